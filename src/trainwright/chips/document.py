@@ -10,13 +10,30 @@ import numpy as np
 
 from trainwright._native._core import one_f_one_b_ends_s
 from trainwright.chips.design_times import LayerTimes
+from trainwright.chips.layer_schedule import schedule_backward, schedule_forward
 from trainwright.chips.plans import UniformPlan, fastest_plans
 from trainwright.chips.population import populate
+from trainwright.chips.price import JobPricer, operator_uses
 from trainwright.chips.request import rules_of
-from trainwright.chips.search import search
-from trainwright.chips.space import FIELDS, SpaceRules, enumerate_designs, subspace
-from trainwright.chips.technology import surroundings_in
+from trainwright.chips.search import AREA, MEMORY, PEAK, PLACEMENT, POWER, WORK, pricers, search
+from trainwright.chips.space import (
+    AREA_SCOPE,
+    FIELDS,
+    SpaceRules,
+    area_parts_mm2,
+    enumerate_designs,
+    subspace,
+)
+from trainwright.chips.technology import (
+    DieFacts,
+    device_as_run,
+    dies,
+    energy_in,
+    processes,
+    surroundings_in,
+)
 from trainwright.chips.workload import RULES, Replication, tensor_hops
+from trainwright.cluster import peak_flops_per_s
 from trainwright.costing.layer import Platform, price_layer
 from trainwright.formats.codesign_document import (
     ArchitectureRecord,
@@ -31,7 +48,7 @@ from trainwright.formats.codesign_document import (
     SensitivityRecord,
     SurroundingsRecord,
 )
-from trainwright.model import Phase, precision_named
+from trainwright.model import Phase, model_flops_per_sequence, precision_named
 from trainwright.model.config import LayerKind
 from trainwright.plans.plan import Parallelism
 from trainwright.plans.status import relative_gap
@@ -226,8 +243,6 @@ def real_times(device: Accelerator, chain: Chain, surroundings: Surroundings) ->
 
 def layer_records(question: CodesignQuestion, design: Design) -> Iterator[LayerScheduleRecord]:
     """The first model's most frequent layer on a design, forward and backward."""
-    from trainwright.chips.layer_schedule import schedule_backward, schedule_forward
-
     variant = question.variants[design.variant]
     chain = question.jobs_of(variant)[0].chain(design.plans[0].tensor_degree)
     chip = question.space.template(design.index)
@@ -258,8 +273,6 @@ def result_of(
     request: CodesignRequest, question: CodesignQuestion, outcome: CodesignOutcome
 ) -> CodesignResult:
     """The search itself: what was asked, found, visited and pruned."""
-    from trainwright.chips.search import AREA, MEMORY, PEAK, PLACEMENT, POWER, WORK
-
     ledger = outcome.ledger
     searched = ledger.bounds.size
     visited = ledger.count(PLACEMENT)
@@ -286,9 +299,6 @@ def result_of(
 
 def design_record(question: CodesignQuestion, design: Design) -> DesignRecord:
     """A design with its figures, model by model."""
-    from trainwright.chips.search import pricers
-    from trainwright.chips.space import AREA_SCOPE, area_parts_mm2
-
     variant = question.variants[design.variant]
     jobs = question.jobs_of(variant)
     index = np.array([design.index])
@@ -348,7 +358,6 @@ def reticle_words(die_mm2: float, reticle_mm2: float) -> str:
 
 
 def _peak(question: CodesignQuestion, design: Design) -> float:
-    from trainwright.cluster import peak_flops_per_s
 
     variant = question.variants[design.variant]
     return peak_flops_per_s(question.space.template(design.index), variant.surroundings)
@@ -362,8 +371,6 @@ def plan_record(
     design: Design,
 ) -> ChipPlanRecord:
     """A plan on a design of the question, with the joules of its step on all chips."""
-    from trainwright.model import model_flops_per_sequence
-
     flops = model_flops_per_sequence(job.model, job.sequence_length) * job.global_batch
     peak = _peak(question, design) * question.num_devices
     return ChipPlanRecord(
@@ -390,8 +397,6 @@ def architecture_record(
     question: CodesignQuestion, index: int, variant: Variant
 ) -> ArchitectureRecord:
     """A design of the space in what surrounds it."""
-    from trainwright.cluster import peak_flops_per_s
-
     chip, around = question.space.template(index), variant.surroundings
     return ArchitectureRecord(
         num_tc=chip.num_tc,
@@ -426,8 +431,6 @@ def front_points(question: CodesignQuestion, found: Population) -> Iterator[Fron
 
 def fixed_strategies(question: CodesignQuestion, design: Design) -> Iterator[FixedStrategyRecord]:
     """The published strategy of every model that has one, on a design."""
-    from trainwright.chips.price import JobPricer
-
     variant = question.variants[design.variant]
     for job in question.jobs_of(variant):
         strategy = EXPERTS.get(job.name)
@@ -458,8 +461,6 @@ def fixed_strategies(question: CodesignQuestion, design: Design) -> Iterator[Fix
 
 def operator_records(question: CodesignQuestion, design: Design) -> Iterator[OperatorRecord]:
     """The first model's most frequent layer on a design, operator by operator."""
-    from trainwright.chips.price import operator_uses
-
     variant = question.variants[design.variant]
     plan = design.plans[0]
     chain = question.jobs_of(variant)[0].chain(plan.tensor_degree)
@@ -500,9 +501,6 @@ def sensitivity_records(
 
 def watts_in(question: CodesignQuestion, design: Design, process: str) -> float:
     """What the hungriest operator of a design draws, were it made in a built-in process."""
-    from trainwright.chips.search import pricers
-    from trainwright.chips.technology import energy_in, processes
-
     made_in, curve = processes()[process], question.curve
     drawn = replace(
         question,
@@ -523,8 +521,6 @@ def real_chip_records(
     request: CodesignRequest,
 ) -> Iterator[RealChipRecord]:
     """Chips of the catalog on the first model, same network, software and number of devices."""
-    from trainwright.chips.technology import DieFacts, device_as_run, dies, processes
-
     variant = question.variants[design.variant]
     links = request.surroundings[question.surroundings.index(variant.surroundings)].surroundings()
     job = question.jobs_of(variant)[0]

@@ -12,13 +12,20 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from trainwright._version import __version__
-from trainwright.chips.price import DEFAULT_ENERGY, EnergyTable
+from trainwright.chips.price import DEFAULT_ENERGY, EnergyTable, VoltageCurve
 from trainwright.chips.space import (
+    DEFAULT_RULES,
+    FIELDS,
     NUMBER_FORMATS,
+    PHAZE_AREAS,
     UM2_PER_MM2,
+    AreaTable,
     DieModel,
     Making,
     NumberFormat,
+    SpaceRules,
+    area_um2,
+    enumerate_designs,
     number_format,
     subspace,
 )
@@ -30,6 +37,8 @@ from trainwright.chips.technology import (
     read_technology,
     with_losses,
 )
+from trainwright.chips.workload import RECOMPUTE, SCHEDULES, TrainingJob, tensor_run
+from trainwright.cluster import REFERENCE_DESIGN, Surroundings
 from trainwright.cluster.calibration import TYPICAL
 from trainwright.errors import Fault, InvalidInput, refuse
 from trainwright.formats.codesign_document import (
@@ -42,17 +51,16 @@ from trainwright.formats.codesign_document import (
     SurroundingsRecord,
     TechnologyRecord,
 )
+from trainwright.formats.document_json import decode
+from trainwright.model import TransformerConfig, count_parameters
+from trainwright.options.inputs import ModelInput, resolve_model
 from trainwright.units import GIB, parse_hardware_bandwidth, parse_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from trainwright.arrays import Floats, Indices
-    from trainwright.chips.price import VoltageCurve
-    from trainwright.chips.space import AreaTable, DesignSpace, SpaceRules
-    from trainwright.chips.workload import TrainingJob
-    from trainwright.cluster import Surroundings
-    from trainwright.model import TransformerConfig
+    from trainwright.chips.space import DesignSpace
     from trainwright.options.option import Options
 
 
@@ -240,8 +248,6 @@ class _Memory(NamedTuple):
 
 def surroundings_records(options: Options) -> tuple[SurroundingsRecord, ...]:
     """Every combination of the given values; what is not given takes its default."""
-    from trainwright.cluster import Surroundings
-
     made_of = _technology(options)
     base = replace(Surroundings(), **made_of.surroundings)
     nodes = listed(options.get("node_devices")) or (base.node_devices,)
@@ -399,10 +405,6 @@ def job_record(
     The sequence is the largest power of two of learned positions, 4096 without any; tensor degrees
     are 4 and 8 from 50 billion parameters on, else 1, 2, 4 and 8, as far as the model can be cut.
     """
-    from trainwright.chips.workload import SCHEDULES
-    from trainwright.model import count_parameters
-    from trainwright.options.inputs import ModelInput, resolve_model
-
     given = resolve_model(model)
     if not isinstance(given, ModelInput):
         raise InvalidInput.of(
@@ -428,7 +430,6 @@ def job_record(
 
 
 def _can_be_cut(config: TransformerConfig, degree: int, length: int) -> bool:
-    from trainwright.chips.workload import tensor_run
 
     if length % degree:
         return False
@@ -444,9 +445,6 @@ def rules_record(
     areas: AreaTable | None = None,
 ) -> RulesRecord:
     """The default space with other limits or ranges (by the template's names), or areas."""
-    from trainwright.chips.space import DEFAULT_RULES, FIELDS, area_um2
-    from trainwright.cluster import REFERENCE_DESIGN
-
     given = dict(ranges or {})
     unknown = [name for name in given if name not in FIELDS]
     if unknown:
@@ -482,7 +480,6 @@ def make_request(
     die: Mapping[str, float] | None = None,
 ) -> CodesignRequest:
     """The request as the document carries it; raises `InvalidInput` for an unknown objective."""
-
     made_of = read_technology(None) if made_of is None else made_of
     if objective not in set(Objective):
         raise InvalidInput.of(
@@ -524,17 +521,6 @@ def _technology_record(made_of: Technology) -> TechnologyRecord:
 
 def question_of(request: CodesignRequest) -> CodesignQuestion:
     """The question that a request asks; raises `InvalidInput` with what is wrong with it."""
-    from trainwright.chips.price import EnergyTable, VoltageCurve
-    from trainwright.chips.space import (
-        NUMBER_FORMATS,
-        PHAZE_AREAS,
-        AreaTable,
-        DieModel,
-        NumberFormat,
-        enumerate_designs,
-    )
-    from trainwright.chips.technology import die_of
-
     surroundings = tuple(
         with_losses(record.surroundings(), request.losses) for record in request.surroundings
     )
@@ -566,15 +552,10 @@ def question_of(request: CodesignRequest) -> CodesignQuestion:
 
 def rules_of(request: CodesignRequest) -> SpaceRules:
     """The rules of the space that a request searches."""
-    from trainwright.chips.space import SpaceRules
-
     return SpaceRules(**asdict(request.rules))
 
 
 def _job(record: JobRecord) -> TrainingJob:
-    from trainwright.chips.workload import RECOMPUTE, TrainingJob
-    from trainwright.formats.document_json import decode
-    from trainwright.model import TransformerConfig
 
     modes = {str(mode): mode for mode in RECOMPUTE}
     if unknown := [mode for mode in record.recompute if mode not in modes]:

@@ -26,12 +26,13 @@ from trainwright.chips.document import (
     reticle_words,
     told,
 )
+from trainwright.chips.price import uses_of
 from trainwright.chips.request import question_of
 from trainwright.chips.room import AIMS, AXES, Limits, Room, RoomPricer
 from trainwright.chips.room_front import FrontSearch
 from trainwright.chips.room_search import Found, RoomSearch, designs_of, ranges_of
 from trainwright.chips.search import Design
-from trainwright.chips.tables import core_rows, process_row
+from trainwright.chips.tables import BOUNDS, core_rows, process_row
 from trainwright.chips.workload import AXIS_WORDS, end_words, ends_of_system
 from trainwright.documents.view import Facts, column, number, percent, seconds, table_of, words
 from trainwright.errors import CheckFailed, InvalidInput
@@ -618,8 +619,6 @@ def step_parts(pricer: RoomPricer, found: Found) -> Iterator[TimePartRecord]:
     What ranks wait for (the filling of the pipeline, longer ranks, transfers, the exchange of
     gradients, the update) is what is left.
     """
-    from trainwright.chips.price import uses_of
-
     system, plan = pricer.room.system(found.place), found.plans[0]
     around = pricer.surroundings(found.stacks, system)
     job = pricer.question.jobs_of(pricer.variant(around))[0]
@@ -795,8 +794,6 @@ def plan_table(best: SystemRecord) -> Table:
 
 def why_table(found: RoomResult) -> Table:
     """Where the first model's step goes, which adds up to it."""
-    from trainwright.chips.tables import BOUNDS
-
     total = sum(part.seconds for part in found.step_parts)
     rows = [(p.part, BOUNDS.get(p.bound, p.bound), p.seconds, p.share) for p in found.step_parts]
     return table_of(

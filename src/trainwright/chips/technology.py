@@ -60,8 +60,10 @@ from trainwright.cluster import (
     networked,
     template_device,
 )
+from trainwright.cluster.calibration import software_named
 from trainwright.errors import Fault, InvalidInput, refuse
 from trainwright.formats.atomic_file import read_bytes
+from trainwright.formats.calibration_toml import built_in_efficiencies
 from trainwright.units import KIB, MIB
 
 if TYPE_CHECKING:
@@ -427,9 +429,6 @@ def losses_of(software: str, like: str | None = None) -> Calibration | None:
     Those of a new device of the family `like`, of a catalog accelerator of that name, or of no
     family. Raises `InvalidInput` for others.
     """
-    from trainwright.cluster.calibration import software_named
-    from trainwright.formats.calibration_toml import built_in_efficiencies
-
     pooled, device = built_in_efficiencies(), _NOBODY_HAS
     families = {family.lower(): family for family in pooled.families.values()}
     devices = {name.lower(): name for name in pooled.families}
@@ -462,9 +461,6 @@ def device_as_run(device: Accelerator, around: Surroundings, software: str | Non
 
     Without a software it is as its description says.
     """
-    from trainwright.cluster.calibration import software_named
-    from trainwright.formats.calibration_toml import built_in_efficiencies
-
     pool = _pool(device, around)
     if software is None:
         return pool

@@ -8,19 +8,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from trainwright.cluster import CONSTANTS, Circumstance
+from trainwright.cluster.calibration import pooled_for, software_named
 from trainwright.commands.output import check_output, emit
+from trainwright.commands.validate import known
+from trainwright.documents.calibration import CalibrationResult, FitRecord
 from trainwright.documents.printing import Report
 from trainwright.errors import InvalidInput
 from trainwright.formats.atomic_file import read_bytes
+from trainwright.formats.calibration_toml import write_calibrations
+from trainwright.formats.measured_csv import MeasuredRun, measured_files, read_measured
+from trainwright.lab.fitting import fit_line, fit_questions, mean_error, prior_of
+from trainwright.lab.predict import Question, price
+from trainwright.lab.run_shapes import SoftwareLine, cluster_of, line_of
+from trainwright.step.account import circumstances
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from trainwright.cluster import Cluster
-    from trainwright.documents.calibration import CalibrationResult, FitRecord
-    from trainwright.formats.measured_csv import MeasuredRun
     from trainwright.lab.fitting import LineFit, Prior
-    from trainwright.lab.predict import Question
 
 OWN_LINE: Final = "own"
 DEFAULT_CONSTANTS: Final = ("gemm_max", "memory_max")
@@ -47,8 +54,6 @@ def calibrate(
     names the software of logs, or picks one line of measured runs. Raises `InvalidInput` where a
     source cannot be read, or nothing in it was timed.
     """
-    from trainwright.documents.calibration import CalibrationResult
-
     if constants is not None:
         _check_constants(constants)
     warnings: tuple[str, ...] = ()
@@ -67,7 +72,6 @@ def calibrate(
 
 
 def _check_constants(names: Sequence[str]) -> None:
-    from trainwright.cluster import CONSTANTS
 
     unknown = [name for name in names if name not in CONSTANTS]
     if unknown:
@@ -79,8 +83,6 @@ def _check_constants(names: Sequence[str]) -> None:
 
 def _priors(cluster: Cluster, names: Sequence[str]) -> list[Prior]:
     """Priors around what the cluster's description says."""
-    from trainwright.lab.fitting import prior_of
-
     device = cluster.accelerator
     shares = device.efficiency
     said = {
@@ -105,10 +107,6 @@ def _priors(cluster: Cluster, names: Sequence[str]) -> list[Prior]:
 def _from_rows(
     sources: Sequence[str | Path], line: str | None, constants: Sequence[str]
 ) -> list[LineFit]:
-    from trainwright.commands.validate import known
-    from trainwright.formats.measured_csv import measured_files, read_measured
-    from trainwright.lab.fitting import fit_line
-    from trainwright.lab.run_shapes import cluster_of, line_of
 
     catalog = replace(known(), calibrations=(), efficiencies=None)
     groups: dict[tuple[str, str], list[MeasuredRun]] = {}
@@ -139,12 +137,7 @@ def _from_logs(
     documents: Sequence[str | Path], logs: Sequence[str], line: str, constants: Sequence[str] | None
 ) -> tuple[LineFit, list[float]]:
     """The fit, and what the estimates expected of each log before it."""
-    from trainwright.cluster import Circumstance
-    from trainwright.cluster.calibration import pooled_for
     from trainwright.frameworks.training_logs import read_log
-    from trainwright.lab.fitting import fit_questions
-    from trainwright.lab.predict import price
-    from trainwright.step.account import circumstances
 
     if len(documents) != len(logs):
         wanted = f"must be one log for each of the {len(documents)} estimates"
@@ -173,11 +166,7 @@ def _from_logs(
 
 def _question(path: str | Path, line: str) -> Question:
     """What the document of an estimate or a plan asked, as the fit takes it."""
-    from trainwright.cluster.calibration import software_named
     from trainwright.documents.jobs import run_of_document
-    from trainwright.formats.measured_csv import MeasuredRun
-    from trainwright.lab.predict import Question
-    from trainwright.lab.run_shapes import SoftwareLine
     from trainwright.planning.question.question import described
 
     found = run_of_document(path)
@@ -219,8 +208,6 @@ def _far_off(found: LineFit, before_s: Sequence[float]) -> Iterator[str]:
 
 
 def _record(found: LineFit) -> FitRecord:
-    from trainwright.documents.calibration import FitRecord
-    from trainwright.lab.fitting import mean_error
 
     return FitRecord(
         accelerator=found.calibration.accelerator,
@@ -246,8 +233,6 @@ def command(
     **options: Any,
 ) -> None:
     """Fit, and write the constants as TOML."""
-    from trainwright.formats.calibration_toml import write_calibrations
-
     check_output(output)
     if log.count(_STDIN) > 1:
         raise InvalidInput.of("log", "must be read from stdin at most once, got - twice")

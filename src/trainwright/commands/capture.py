@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import stat
 import subprocess
 import tempfile
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from trainwright.errors import InvalidInput
+from trainwright.formats.atomic_file import write_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -73,7 +75,6 @@ def capture(command: Sequence[str], *, limit_s: float = 600.0) -> tuple[str, ...
 
 
 def _write_recorders(folder: Path, log: Path, environment: Mapping[str, str]) -> None:
-    import shutil
 
     folder.mkdir()
     shell = shutil.which("sh") or "/bin/sh"
@@ -113,7 +114,5 @@ def command(words: tuple[str, ...], *, output: Path | None = None) -> None:
     found = capture(words)
     text = "#!/bin/bash\n" + "".join(f"{line}\n" for line in found)
     if output is not None:
-        from trainwright.formats.atomic_file import write_text
-
         write_text(output, text)
     print(text, end="")

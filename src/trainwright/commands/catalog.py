@@ -8,8 +8,14 @@ from typing import TYPE_CHECKING
 
 from trainwright.commands.output import emit
 from trainwright.documents.printing import Report
+from trainwright.documents.registry import SCHEMAS, schema_of
 from trainwright.documents.view import table_of, words
 from trainwright.errors import InvalidInput
+from trainwright.formats.catalog import accelerators, cluster, cluster_entries, model, model_entries
+from trainwright.formats.hf_decoders import ENCODER_DECODERS
+from trainwright.formats.hf_families import BERTS, FAMILIES
+from trainwright.formats.hf_towers import WRAPPERS
+from trainwright.model import count_parameters
 from trainwright.plans.configuration import FORMAT_VERSION
 from trainwright.units import format_bandwidth, format_bytes
 
@@ -65,8 +71,6 @@ def catalog(topic: str | None = None) -> Report[CatalogResult]:
 
 
 def _models() -> Iterator[CatalogItem]:
-    from trainwright.formats.catalog import model, model_entries
-    from trainwright.model import count_parameters
 
     for entry in model_entries():
         config = model(entry.name).config
@@ -77,10 +81,6 @@ def _models() -> Iterator[CatalogItem]:
 
 def _types() -> Iterator[CatalogItem]:
     """Values of `model_type` that a rule reads; all others that the library has are traced."""
-    from trainwright.formats.hf_decoders import ENCODER_DECODERS
-    from trainwright.formats.hf_families import BERTS, FAMILIES
-    from trainwright.formats.hf_towers import WRAPPERS
-
     for name in sorted({*FAMILIES, *WRAPPERS}):
         if name in WRAPPERS:
             summary = f"read: text ({WRAPPERS[name].text}) with an encoder before it"
@@ -98,7 +98,6 @@ def _types() -> Iterator[CatalogItem]:
 
 
 def _accelerators() -> Iterator[CatalogItem]:
-    from trainwright.formats.catalog import accelerators
 
     for name, device in accelerators().items():
         peaks = ", ".join(f"{k} {v / 1e12:.4g}" for k, v in device.peak_flops_per_s)
@@ -113,7 +112,6 @@ def _accelerators() -> Iterator[CatalogItem]:
 
 
 def _clusters() -> Iterator[CatalogItem]:
-    from trainwright.formats.catalog import cluster, cluster_entries
 
     for entry in cluster_entries():
         pool = cluster(entry.name).pool_of()
@@ -163,8 +161,6 @@ def _targets() -> Iterator[CatalogItem]:
 
 def _schemas() -> Iterator[CatalogItem]:
     """JSON Schemas of inputs and documents; `--schema NAME` prints one."""
-    from trainwright.documents.registry import SCHEMAS, schema_of
-
     for name in SCHEMAS:
         summary = schema_of(name).get("description", "").partition(". ")[0].partition(";")[0]
         yield CatalogItem(name=name, summary=summary, source="made from the types of its reader")
@@ -192,8 +188,6 @@ def catalog_view(found: CatalogResult) -> Iterator[Table]:
 def command(topic: str | None = None, *, schema: str | None = None, as_json: bool = False) -> None:
     """Print one topic or all, or a JSON Schema."""
     if schema is not None:
-        from trainwright.documents.registry import schema_of
-
         print(json.dumps(schema_of(schema), indent=2))
         return
     emit(catalog(topic), as_json=as_json, output=None)

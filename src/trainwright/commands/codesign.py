@@ -3,14 +3,57 @@
 from __future__ import annotations
 
 import difflib
+import zipfile
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from trainwright.chips.request import DEFAULT_GLOBAL_BATCH, question_of, request_of
+import numpy as np
+
+from trainwright.chips import document as records
+from trainwright.chips.document import (
+    count_figures,
+    differences,
+    front_points,
+    layer_records,
+    result_of,
+    told,
+)
+from trainwright.chips.population import (
+    COLUMNS,
+    OBJECTIVES,
+    Population,
+    descending_area_search,
+    design_rows,
+    front,
+    hypervolume,
+    populate,
+    recheck,
+    write_designs,
+)
+from trainwright.chips.request import (
+    DEFAULT_GLOBAL_BATCH,
+    listed,
+    question_of,
+    request_of,
+    surroundings_records,
+)
+from trainwright.chips.room import read_room
+from trainwright.chips.room_answer import USUAL_GAP, answer, room_request
+from trainwright.chips.search import pricers, search, why_infeasible
+from trainwright.chips.tables import plot_codesign
+from trainwright.chips.technology import read_technology
+from trainwright.chips.workload import ends_of_chip
+from trainwright.cluster import networked
 from trainwright.commands.output import budget, check_output, emit, finish
+from trainwright.commands.plan import plan
 from trainwright.documents.printing import Report
 from trainwright.errors import CheckFailed, InvalidInput
+from trainwright.execution import Budget as NoLimit
+from trainwright.execution.executor import executor_of
+from trainwright.formats.atomic_file import exists, read_bytes, write_bytes
+from trainwright.formats.catalog import accelerator_names, accelerators, cluster_names
 from trainwright.formats.codesign_document import (
     ChainRecord,
     CodesignRequest,
@@ -23,6 +66,9 @@ from trainwright.formats.codesign_document import (
     RoomResult,
     StageResult,
 )
+from trainwright.formats.document_json import FileJournal, content_hash, decode_document, encode
+from trainwright.formats.json_text import parse_json
+from trainwright.options.clusters import ANY_FRAMEWORK
 from trainwright.options.inputs import naming_options
 from trainwright.options.table import read, rows_of, verb
 from trainwright.plans.status import Status
@@ -40,7 +86,6 @@ if TYPE_CHECKING:
     from trainwright.cluster import Cluster
     from trainwright.documents.open import Result
     from trainwright.execution import Budget
-    from trainwright.formats.document_json import FileJournal
     from trainwright.options.option import Options
 
     Prepared = Mapping[int, tuple[JobPricer, ...]]
@@ -117,8 +162,6 @@ def codesign(
 
     Raises `InvalidInput` with everything wrong with the request.
     """
-    from trainwright.execution import Budget as NoLimit
-
     own = ("devices", "technology", "figures", "die", "extras", "budget")
     options = read("codesign", options, own=own)
     stated = {"least_area_share": least_area_share, "ranges": ranges, "energy": energy}
@@ -138,15 +181,10 @@ def run_request(
     prepared: Prepared | None = None,
 ) -> CodesignReport:
     """Answer a request, from options or from a document; `prepared` as for `search`."""
-    from trainwright.chips.document import result_of
-    from trainwright.chips.population import descending_area_search
-    from trainwright.chips.search import search, why_infeasible
-
     if extras.search not in SEARCHES:
         wanted = f"must be one of {', '.join(SEARCHES)}"
         raise InvalidInput.of("search", f'{wanted}, got "{extras.search}"')
     question = question_of(request)
-    from trainwright.execution.executor import executor_of
 
     executor = executor_of(extras.workers)
     journal = None if extras.journal is None else _journal(extras.journal, request)
@@ -173,10 +211,6 @@ def _with_best(
     budget: Budget,
     prepared: Prepared | None,
 ) -> CodesignResult:
-    from trainwright.chips import document as records
-    from trainwright.chips.document import layer_records
-    from trainwright.chips.workload import ends_of_chip
-    from trainwright.formats.catalog import accelerators
 
     best = outcome.best
     assert best is not None
@@ -217,11 +251,6 @@ def _with_front(
     budget: Budget,
     prepared: Prepared | None,
 ) -> CodesignResult:
-    import numpy as np
-
-    from trainwright.chips.document import front_points
-    from trainwright.chips.population import OBJECTIVES, front, hypervolume, populate
-    from trainwright.execution.executor import executor_of
 
     start_s = budget.cpu_s
     everything, finished = populate(
@@ -260,15 +289,12 @@ def _with_front(
 
 def _journal(path: Path, request: CodesignRequest | RoomRequest) -> FileJournal:
     """The journal of a request; one about another request is refused."""
-    from trainwright.formats.document_json import FileJournal, content_hash, encode
-
     return FileJournal(path, about=content_hash(encode(request)))
 
 
 def _write_csv(
     path: Path, question: CodesignQuestion, outcome: CodesignOutcome, everything: object
 ) -> None:
-    from trainwright.chips.population import COLUMNS, Population, design_rows, write_designs
 
     found = everything if isinstance(everything, Population) else None
     write_designs(path, COLUMNS, design_rows(question, outcome, found))
@@ -277,7 +303,6 @@ def _write_csv(
 def _recheck(
     question: CodesignQuestion, outcome: CodesignOutcome, extras: Extras, budget: Budget
 ) -> RecheckRecord:
-    from trainwright.chips.population import recheck
 
     found = recheck(question, outcome, budget, sample=extras.recheck_sample, seed=extras.seed)
     if found.contradictions:
@@ -295,11 +320,6 @@ def recheck_document(path: str | Path, *, sample: int, seed: int, budget: Budget
     Of a search that its budget ended the bound must be no higher than the optimum and the best no
     lower. Raises `CheckFailed` with what differs.
     """
-    from trainwright.chips.document import count_figures
-    from trainwright.formats.atomic_file import read_bytes
-    from trainwright.formats.document_json import decode_document
-    from trainwright.formats.json_text import parse_json
-
     value = parse_json(read_bytes(path, name="document"), source=str(path))
     stored = decode_document(value, {"codesign": CodesignResult}, source=str(path))
     whole = stored.status in (Status.OPTIMAL, Status.INFEASIBLE) or stored.search != "exact"
@@ -341,7 +361,6 @@ def _checked(stored: CodesignResult, whole: bool) -> tuple[str, ...]:
 
 
 def _wrong_with(stored: CodesignResult, found: CodesignResult, *, whole: bool) -> str | None:
-    from trainwright.chips.document import differences, told
 
     every = (
         one
@@ -393,9 +412,6 @@ def plan_on_chip(
     search) with its own network. Raises `InvalidInput` for an option that only a search for a chip
     has.
     """
-    from trainwright.commands.plan import plan
-    from trainwright.options.clusters import ANY_FRAMEWORK
-
     options = read("codesign", options, own=("chip", "devices", "budget"))
     for row in rows_of("codesign"):
         value = options.get(row.name)
@@ -421,10 +437,6 @@ def plan_on_chip(
 
 def cluster_of(chip: str, *, devices: int, options: Options) -> str | Cluster:
     """The cluster of a chip: its nodes of `node_devices`, links between them; a name as it is."""
-    from trainwright.chips.request import listed, surroundings_records
-    from trainwright.cluster import networked
-    from trainwright.formats.catalog import accelerators
-
     known = accelerators()
     if chip not in known:
         _require_cluster(chip)
@@ -448,9 +460,6 @@ def cluster_of(chip: str, *, devices: int, options: Options) -> str | Cluster:
 
 def _require_cluster(chip: str) -> None:
     """Raise `InvalidInput` where `chip` is neither a cluster nor a file."""
-    from trainwright.formats.atomic_file import exists
-    from trainwright.formats.catalog import accelerator_names, cluster_names
-
     if chip in cluster_names() or exists(chip):
         return
     known = (*accelerator_names(), *cluster_names())
@@ -505,8 +514,6 @@ def write_graph(
 
 def write_estimates(folder: str | Path, *, budget: Budget) -> Report[StageResult]:
     """The second stage: reads graph.json, writes `folder`/estimates.npz."""
-    from trainwright.chips.search import pricers
-
     start_s = budget.cpu_s
     request = read_graph(folder).request
     question = question_of(request)
@@ -523,8 +530,6 @@ def write_estimates(folder: str | Path, *, budget: Budget) -> Report[StageResult
 
 def solve(folder: str | Path, *, extras: Extras, budget: Budget) -> CodesignReport:
     """The last stage: reads both files and searches."""
-    from trainwright.chips.search import pricers
-
     request = read_graph(folder).request
     question = question_of(request)
     arrays = _load_estimates(Path(folder) / ESTIMATES_FILE, about=_about(request))
@@ -539,10 +544,6 @@ def solve(folder: str | Path, *, extras: Extras, budget: Budget) -> CodesignRepo
 
 def read_graph(folder: str | Path) -> GraphResult:
     """The document of the first stage; raises `InvalidInput` where it is not there."""
-    from trainwright.formats.atomic_file import read_bytes
-    from trainwright.formats.document_json import decode_document
-    from trainwright.formats.json_text import parse_json
-
     path = Path(folder) / GRAPH_FILE
     value = parse_json(read_bytes(path, name="artifacts"), source=str(path))
     return decode_document(value, {"codesign-graph": GraphResult}, source=str(path))
@@ -557,12 +558,6 @@ _Key = tuple[int, int, int]  # variant, model, tensor degree
 
 def _save_estimates(path: Path, estimates: Mapping[_Key, NDArray[Any]], *, about: str) -> None:
     """Write the archive whole; raises `InvalidInput` where it cannot be written."""
-    from io import BytesIO
-
-    import numpy as np
-
-    from trainwright.formats.atomic_file import write_bytes
-
     data = BytesIO()
     named = {"_".join(map(str, key)): figures for key, figures in estimates.items()}
     np.savez_compressed(data, **{_ABOUT: np.array(about)}, **named)  # type: ignore[arg-type]
@@ -571,13 +566,6 @@ def _save_estimates(path: Path, estimates: Mapping[_Key, NDArray[Any]], *, about
 
 def _load_estimates(path: Path, *, about: str) -> dict[_Key, NDArray[Any]]:
     """Read an archive; raises `InvalidInput` where it is none, or about another request."""
-    import zipfile
-    from io import BytesIO
-
-    import numpy as np
-
-    from trainwright.formats.atomic_file import read_bytes
-
     data = read_bytes(path, name="estimates")
     try:
         with np.load(BytesIO(data), allow_pickle=False) as archive:
@@ -609,7 +597,6 @@ def _folder(folder: str | Path) -> Path:
 
 
 def _about(request: CodesignRequest) -> str:
-    from trainwright.formats.document_json import content_hash, encode
 
     return content_hash(encode(request))
 
@@ -687,10 +674,6 @@ def machine_room(
     done, from which a search that was ended goes on. Other options are those of
     `codesign`, one value of each. Raises `InvalidInput` with everything wrong with the request.
     """
-    from trainwright.chips.room import read_room
-    from trainwright.chips.room_answer import USUAL_GAP, answer, room_request
-    from trainwright.execution import Budget as NoLimit
-
     options = read(
         "codesign", options, own=("devices", "aim", "room", "gap", "front", "journal", "budget")
     )
@@ -721,9 +704,6 @@ def machine_room(
 def _recheck_of(path: Path, *, sample: int, seed: int, budget: Budget) -> Report[Any]:
     """The document checked as its kind is."""
     from trainwright.chips.room_answer import recheck
-    from trainwright.formats.atomic_file import read_bytes
-    from trainwright.formats.document_json import decode_document
-    from trainwright.formats.json_text import parse_json
 
     value = parse_json(read_bytes(path, name="document"), source=str(path))
     if not (isinstance(value, dict) and value.get("kind") == "machine-room"):
@@ -867,8 +847,6 @@ def _refuse(why: str, given: Mapping[str, object]) -> None:
 
 
 def _draw(result: Report[Any], path: Path) -> None:
-    from trainwright.chips.tables import plot_codesign
-    from trainwright.formats.codesign_document import CodesignResult
 
     if not isinstance(result.document, CodesignResult) or result.document.best is None:
         raise InvalidInput.of("figure", "needs a best design to draw")
@@ -881,8 +859,6 @@ def _made_of(
     die: DieModel | Mapping[str, float] | None,
 ) -> dict[str, Any]:
     """What chips are made of, as options: of a file, of single figures, and of the die."""
-    from trainwright.chips.technology import read_technology
-
     own = asdict(die) if is_dataclass(die) and not isinstance(die, type) else die
     path = None if technology is None else Path(technology)
     return {"die": own, "technology": read_technology(path, figures)}

@@ -23,6 +23,7 @@ from trainwright.documents.model_estimate import ModelEstimateResult
 from trainwright.documents.model_plan import ModelPlanResult, PlannedStep
 from trainwright.documents.open import load_any_document
 from trainwright.documents.placement import PlacedStageRecord, PlacementResult
+from trainwright.documents.plan_view import devices_by_pool, order_in_words
 from trainwright.documents.printing import Report
 from trainwright.documents.registry import READABLE
 from trainwright.documents.runs import stated_length
@@ -30,6 +31,7 @@ from trainwright.documents.schedule import ScheduleResult
 from trainwright.documents.sweep import ModelSweepResult
 from trainwright.errors import InvalidInput
 from trainwright.model import DEFAULT_RECIPE
+from trainwright.planning.question.question import RunSettings
 from trainwright.plans.configuration import DEFAULT_OVERLAP, NO_OVERHEADS, SpanRecord
 from trainwright.plans.status import OPTIMAL_TOLERANCE
 from trainwright.profile import Recompute
@@ -170,8 +172,6 @@ def _result_facts(document: Compared) -> dict[str, Any]:
     names = ("status", "fits", "devices_used", "num_stages", "gap", _objective(document))
     facts = {name: getattr(document, name, None) for name in names}
     if isinstance(document, PlannedStep):
-        from trainwright.documents.plan_view import devices_by_pool, order_in_words
-
         facts = {**facts, **run_facts(document), "order": order_in_words(document)}
         if document.groups:
             facts |= {"use_of_pools": document.layout, "devices_by_pool": devices_by_pool(document)}
@@ -266,8 +266,6 @@ def is_run(document: object) -> TypeGuard[Run]:
 
 def asked_facts(document: Run) -> dict[str, Any]:
     """Where, what and how was to be trained, beside the layout; a plan has the usual kernels."""
-    from trainwright.planning.question.question import RunSettings
-
     request = document.request
     facts: dict[str, Any] = {
         "model": request.model.name,

@@ -2,23 +2,64 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainwright.commands.output import check_output, emit, finish
+from trainwright.documents.model_estimate import estimate_model
 from trainwright.documents.printing import Report
-from trainwright.documents.profile_plan import EstimateResult
+from trainwright.documents.profile_plan import (
+    EstimateResult,
+    ProfileQuestion,
+    overflow_records,
+    profile_request,
+    read_setting,
+    read_stages,
+    stage_records,
+    unit_warnings,
+)
+from trainwright.documents.registry import PRICED, records
 from trainwright.errors import InvalidInput
-from trainwright.options.table import read, verb
+from trainwright.execution import Budget
+from trainwright.formats.atomic_file import read_bytes
+from trainwright.formats.document_json import document_type
+from trainwright.formats.json_text import parse_json
+from trainwright.frameworks.read_job import (
+    failure_of,
+    how_to_read,
+    job_format,
+    job_of_model,
+    on_known_host,
+    open_stated,
+    snapshot_of,
+    stated_model,
+    stated_options,
+    with_stated_batch,
+)
+from trainwright.options.clusters import opened, priced_as_run, resolve_cluster, software_named_by
+from trainwright.options.inputs import (
+    ModelInput,
+    kind_of,
+    no_placement,
+    resolve_setting,
+    setting_overrides,
+    unused,
+)
+from trainwright.options.run import as_program_trains, as_trained, devices_asked_for, tuned
+from trainwright.options.table import read, refuse_foreign, verb
+from trainwright.partitioning.downset_dp import Restrictions
+from trainwright.partitioning.evaluate import evaluate, time_per_sample_s
+from trainwright.plans.plan import Plan
+from trainwright.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from trainwright.documents.mixed_plan import MixedPlanResult
     from trainwright.documents.model_estimate import ModelEstimateResult
     from trainwright.frameworks.read_job import StatedJob
-    from trainwright.options.inputs import ModelInput, ProfileInput
-    from trainwright.plans.plan import Plan, Stage
+    from trainwright.options.inputs import ProfileInput
+    from trainwright.plans.plan import Stage
     from trainwright.plans.status import MemorySnapshot, OutOfMemory
     from trainwright.profile import Profile, ProfileFile, Setting
 
@@ -54,9 +95,6 @@ def estimate(
     is broken; what only overflows memory is priced in full, with `fits` false, and `changes` prices
     what would make it fit.
     """
-    from trainwright.options.inputs import ModelInput, kind_of, setting_overrides, unused
-    from trainwright.options.table import refuse_foreign
-
     options = read("estimate", options, own=("source",))
     overrides = setting_overrides(options)
     on_cluster = options.get("cluster") is not None
@@ -65,19 +103,6 @@ def estimate(
     refuse_foreign("estimate", kind_of(given, on_cluster=on_cluster), unused(given, options))
     if not isinstance(given, ModelInput) and not on_cluster:
         return _estimate_profile(given, options.get("plan"), overrides)
-    from trainwright.documents.model_estimate import estimate_model
-    from trainwright.options.clusters import (
-        opened,
-        priced_as_run,
-        resolve_cluster,
-        software_named_by,
-    )
-    from trainwright.options.run import (
-        as_program_trains,
-        as_trained,
-        devices_asked_for,
-        tuned,
-    )
 
     whole = opened(options.get("cluster"))
     if len(whole.cluster.pools) > 1:
@@ -110,8 +135,6 @@ def estimate(
     )
     unpriced: tuple[str, ...] = ()
     if job is not None:
-        from trainwright.frameworks.read_job import on_known_host, with_stated_batch
-
         options, unpriced = on_known_host(job, options, where.accelerator)
         options = with_stated_batch(job, options, num_devices=num_devices)
     elif isinstance(given, ModelInput):  # a file says itself what its program does
@@ -137,12 +160,9 @@ def _told(source: Source | None, model: Priceable | None) -> Told:
     A log or a snapshot of memory says how a run ended; what was run stands in the job's own file,
     which may be given as the model, or in options.
     """
-    from pathlib import Path
-
     if source is None:
         if not isinstance(model, (str, Path)):
             return None, model, None, None
-        from trainwright.frameworks.read_job import failure_of, job_format
 
         if (known := job_format(model)) is None:
             is_text = Path(model).suffix not in (".json", ".toml")
@@ -150,7 +170,6 @@ def _told(source: Source | None, model: Priceable | None) -> Told:
                 raise _unstated(failure, "model")
             return None, model, None, None
         source, model = (known, model), None
-    from trainwright.frameworks.read_job import failure_of, job_format, snapshot_of
 
     failure, snapshot = failure_of(source[1]), snapshot_of(source[1])
     if snapshot is not None:
@@ -171,17 +190,7 @@ def _opened(
     overrides: Mapping[str, float],
 ) -> tuple[ModelInput | ProfileInput, StatedJob | None, dict[str, Any]]:
     """What is priced, the job that states it, and the options with what the job states."""
-    from pathlib import Path
-
     if source is not None:
-        from trainwright.frameworks.read_job import (
-            how_to_read,
-            job_of_model,
-            open_stated,
-            stated_model,
-            stated_options,
-        )
-
         job = open_stated(*source, names_model=model is None, **how_to_read(options))
         if not (model is None or isinstance(model, (str, Path))):
             raise InvalidInput.of("model", "must be a name or a file beside a framework's file")
@@ -191,15 +200,12 @@ def _opened(
     if model is None:
         raise InvalidInput.of("model", "must be given, or a framework's file, as --from")
     from trainwright.commands.model import open_model_of
-    from trainwright.options.inputs import no_placement
 
     return no_placement(open_model_of(model, options, given=overrides), model), None, options
 
 
 def _unstated(failure: OutOfMemory, path: str) -> InvalidInput:
     """What a log at `path` says of its end, where nothing says what was run."""
-    from trainwright.units import format_bytes
-
     where = "" if failure.rank is None else f" on rank {failure.rank}"
     where += "" if failure.phase is None else f" in {failure.phase}"
     if failure.tried_bytes is not None:
@@ -218,18 +224,6 @@ def _estimate_profile(
     plan: str | Path | Plan | None,
     overrides: Mapping[str, float],
 ) -> Report[EstimateResult]:
-    from trainwright.documents.profile_plan import (
-        ProfileQuestion,
-        overflow_records,
-        profile_request,
-        stage_records,
-        unit_warnings,
-    )
-    from trainwright.execution import Budget
-    from trainwright.options.inputs import resolve_setting
-    from trainwright.partitioning.downset_dp import Restrictions
-    from trainwright.partitioning.evaluate import evaluate, time_per_sample_s
-    from trainwright.plans.plan import Plan
 
     if plan is None:
         raise InvalidInput.of("plan", "must be given for a profile, as --plan FILE")
@@ -262,12 +256,6 @@ def _read_plan(
     path: str | Path, stated: Setting | None
 ) -> tuple[tuple[Stage, ...], Setting | None]:
     """Stages of a document or of a plan by hand, and the setting it was made for if it says so."""
-    from trainwright.documents.profile_plan import read_setting, read_stages
-    from trainwright.documents.registry import PRICED, records
-    from trainwright.formats.atomic_file import read_bytes
-    from trainwright.formats.document_json import document_type
-    from trainwright.formats.json_text import parse_json
-
     value = parse_json(read_bytes(path, name="plan"), source=str(path))
     if not {"kind", "format_version"}.isdisjoint(value):
         document_type(value, records(PRICED), source=str(path))

@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainwright.cluster import Cluster
 from trainwright.commands.output import budget, emit, finish
+from trainwright.documents.explanation import has_reasons, reasons
 from trainwright.documents.open import load_explained_document
 from trainwright.documents.printing import Report
-from trainwright.documents.schedule import ScheduleResult
+from trainwright.documents.schedule import ScheduleResult, timeline_of
 from trainwright.errors import InvalidInput
+from trainwright.formats.document_json import decode
 
 if TYPE_CHECKING:
     from trainwright.documents.calibration import ConstantsResult
@@ -26,7 +29,6 @@ def explain(document: AnyDocument | Explained) -> Report[Explained]:
     given = document.document if isinstance(document, Report) else document
     found = load_explained_document(given) if isinstance(given, (str, Path)) else given
     if isinstance(found, ScheduleResult):
-        from trainwright.documents.schedule import timeline_of
         from trainwright.pages.schedule_report import ScheduleReport
 
         return ScheduleReport(found, timeline_of(found))  # type: ignore[return-value]
@@ -38,9 +40,7 @@ def explain_constants(document: AnyDocument | Explained) -> Report[ConstantsResu
 
     Raises `InvalidInput` where the document has no cluster.
     """
-    from trainwright.cluster import Cluster
     from trainwright.documents.calibration import ConstantsResult, constants_of
-    from trainwright.formats.document_json import decode
 
     embedded = _cluster_of(explain(document).document)
     if embedded is None:
@@ -71,8 +71,6 @@ def command(
     time_limit: float | None = None,
 ) -> None:
     """Print the table, and of a model's plan the reasons."""
-    from trainwright.documents.explanation import has_reasons, reasons
-
     if constants:
         emit(explain_constants(document), as_json=as_json, output=None)
         return

@@ -8,10 +8,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainwright.commands.output import emit
-from trainwright.documents.jobs import ExportedFile, ExportResult, PricedLayout
+from trainwright.documents.jobs import (
+    ExportedFile,
+    ExportResult,
+    PricedLayout,
+    job_of,
+    stamp_of,
+    timelines_of,
+    with_orders,
+)
 from trainwright.documents.model_plan import PlannedStep
+from trainwright.documents.open import load_explained_document
 from trainwright.documents.printing import Report
+from trainwright.documents.registry import PLANS
+from trainwright.documents.runs import gaps_of, model_and_cluster
 from trainwright.errors import InvalidInput, UnsupportedFeature
+from trainwright.formats.atomic_file import check_folder, file_bytes, write_folder
+from trainwright.frameworks import export_target, needs_orders, write
+from trainwright.frameworks.launch import Launcher
+from trainwright.step.account import step_timeline
+from trainwright.step.predict import plan_of, profile_of_run
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -47,11 +63,6 @@ def export(
     Raises `Inexpressible` with everything the target cannot say and the targets that can,
     `InvalidInput` with every rule of the framework that the plan breaks.
     """
-    from trainwright.documents.jobs import job_of, stamp_of
-    from trainwright.documents.runs import gaps_of, model_and_cluster
-    from trainwright.formats.atomic_file import check_folder, write_folder
-    from trainwright.frameworks import export_target
-
     target = export_target(to)
     if output is not None:
         check_folder(output, force=force)
@@ -85,16 +96,11 @@ def export(
 
 def bundle_of(document: Exportable, to: str, *, launcher: str = "torchrun") -> ExportBundle:
     """The files themselves, nothing written; raises as `export` does."""
-    from trainwright.documents.jobs import job_of, stamp_of
-    from trainwright.frameworks import export_target
-
     found = _opened(document)
     return _written(found, job_of(found), stamp_of(found), export_target(to), launcher)
 
 
 def _opened(document: Exportable) -> Jobbed:
-    from trainwright.documents.open import load_explained_document
-    from trainwright.documents.registry import PLANS
 
     found = document.document if isinstance(document, Report) else document
     opened: Any = load_explained_document(found) if isinstance(found, (str, Path)) else found
@@ -137,10 +143,6 @@ def _written(
     *,
     is_nearest: bool = False,
 ) -> ExportBundle:
-    from trainwright.documents.jobs import timelines_of, with_orders
-    from trainwright.documents.runs import gaps_of
-    from trainwright.frameworks import needs_orders, write
-    from trainwright.frameworks.launch import Launcher
 
     if launcher not in set(Launcher):
         raise InvalidInput.of("launcher", f'must be torchrun or slurm, got "{launcher}"')
@@ -153,10 +155,6 @@ def _written(
 
 
 def _ordered_by_configuration(document: Jobbed, job: Job) -> Job:
-    from trainwright.documents.jobs import with_orders
-    from trainwright.documents.runs import model_and_cluster
-    from trainwright.step.account import step_timeline
-    from trainwright.step.predict import plan_of, profile_of_run
 
     model, cluster = model_and_cluster(document.request)
     run = job.configuration()
@@ -181,7 +179,6 @@ def _document(
     nearest: Nearest | None,
     checked: str | None,
 ) -> ExportResult:
-    from trainwright.formats.atomic_file import file_bytes
 
     data = {name: file_bytes(name, text) for name, text in bundle.files.items()}
     return ExportResult(

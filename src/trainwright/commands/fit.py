@@ -7,9 +7,21 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.commands.output import check_output, emit, finish
+from trainwright.documents.fit import fit_model
 from trainwright.documents.printing import Report
 from trainwright.errors import InvalidInput
+from trainwright.formats.calibration_toml import framework_memory
+from trainwright.options.clusters import (
+    accelerators_of_clusters,
+    cluster_of_accelerator,
+    expected,
+    software_named_by,
+)
+from trainwright.options.inputs import ModelInput, naming_options, resolve_model
+from trainwright.options.run import as_trained
 from trainwright.options.table import read, verb
+from trainwright.plans.capability import capability_of, known_target
+from trainwright.plans.capability_table import Feature
 from trainwright.plans.configuration import USUAL_FIT_PROBABILITY
 
 if TYPE_CHECKING:
@@ -41,11 +53,6 @@ def fit(model: str | Path, *, gpu: str, **options: Any) -> Report[FitResult]:
 
         fit("llama3-8b", gpu="2xRTX4090").document.rows
     """
-    from trainwright.documents.fit import fit_model
-    from trainwright.options.clusters import expected, software_named_by
-    from trainwright.options.inputs import ModelInput, naming_options, resolve_model
-    from trainwright.options.run import as_trained
-
     options = read("fit", options, own=("gpu",))
     count, cluster = devices_named(gpu)
     software = software_named_by(options) or SOFTWARE
@@ -80,10 +87,6 @@ def fit(model: str | Path, *, gpu: str, **options: Any) -> Report[FitResult]:
 
 def _predicts_further(software: str) -> bool:
     """Whether a program builds layers that predict further tokens, as its models' code does."""
-    from trainwright.formats.calibration_toml import framework_memory
-    from trainwright.plans.capability import capability_of, known_target
-    from trainwright.plans.capability_table import Feature
-
     target = known_target(software)
     if target is None:
         return framework_memory(software) != framework_memory(SOFTWARE)
@@ -103,8 +106,6 @@ def devices_named(text: str) -> tuple[int, Cluster]:
 
     Raises `InvalidInput` naming the accelerators that there are.
     """
-    from trainwright.options.clusters import accelerators_of_clusters, cluster_of_accelerator
-
     found = _GPU.fullmatch(text)
     if found is None:
         raise InvalidInput.of("gpu", f'must be such as 2xRTX4090, got "{text}"')

@@ -10,16 +10,67 @@ from typing import TYPE_CHECKING, Any
 
 from trainwright._version import __version__
 from trainwright.commands.output import budget, check_output, emit, finish
+from trainwright.documents.improvement import (
+    Surroundings,
+    allowed_for,
+    best_plan,
+    chosen_of,
+    document_of,
+    not_taken_over,
+    question_of,
+    unrunnable,
+    with_kernels,
+)
+from trainwright.documents.jobs import DocumentedRun, opened_run, run_of_document
+from trainwright.documents.model_estimate import ModelEstimateRequest
 from trainwright.documents.printing import Report
+from trainwright.documents.runs import gaps_of_run, runs_on
 from trainwright.errors import Fault, InvalidInput
-from trainwright.options.clusters import ANY_FRAMEWORK
+from trainwright.execution import Budget as NoLimit
+from trainwright.formats.atomic_file import check_writable, write_text
+from trainwright.formats.document_json import encode
+from trainwright.frameworks.jobs import Beside
+from trainwright.frameworks.jobs.detect import started_by
+from trainwright.frameworks.read_job import (
+    job_format,
+    job_of_model,
+    on_known_host,
+    open_stated,
+    stated_model,
+    stated_options,
+    text_of,
+    with_stated_batch,
+)
+from trainwright.options.clusters import (
+    ANY_FRAMEWORK,
+    AUTO_SOFTWARE,
+    opened,
+    priced_as_run,
+    resolve_cluster,
+    with_host,
+)
+from trainwright.options.inputs import embed, naming_options
+from trainwright.options.run import OPTION_OF, configuration_of, devices_asked_for, tuned
+from trainwright.planning.question.question import described
+from trainwright.planning.reasons.improve import (
+    Neighbourhood,
+    every_improvement,
+    improvements,
+    other_trainings,
+    settings_between,
+)
+from trainwright.plans.capability import target_named
+from trainwright.plans.capability_table import LOSS_CHUNKS
+from trainwright.plans.job import trains_adapters, unsaid_training
+from trainwright.profile.measured_model import MeasuredModel
+from trainwright.step.predict import price_configuration
+from trainwright.units import format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from trainwright.cluster import Cluster
-    from trainwright.documents.improvement import ImprovementResult, PricedPlan, Surroundings
-    from trainwright.documents.jobs import DocumentedRun
+    from trainwright.documents.improvement import ImprovementResult, PricedPlan
     from trainwright.documents.mixed_plan import MixedPlanResult
     from trainwright.execution import Budget
     from trainwright.frameworks.jobs.edit import JobText
@@ -61,17 +112,10 @@ def improve(
     a copy of the file goes with the recommended change in it; nothing else in it changes. Raises
     `InvalidInput` where the run is not legal, is missing a part, or is stated twice.
     """
-    from trainwright.documents.improvement import document_of
-    from trainwright.documents.jobs import opened_run, run_of_document
-    from trainwright.execution import Budget as NoLimit
-    from trainwright.options.clusters import AUTO_SOFTWARE, priced_as_run
-
     budget = budget or NoLimit()
-    if source is None and isinstance(document, (str, Path)):
-        from trainwright.frameworks.read_job import job_format
-
-        if (known := job_format(document)) is not None:
-            source, document = (known, document), None
+    path = document if source is None and isinstance(document, (str, Path)) else None
+    if path is not None and (known := job_format(path)) is not None:
+        source, document = (known, path), None
     job_file = None
     dialect, target = None, None if framework == ANY_FRAMEWORK else framework
     if source is not None and document is None:
@@ -82,7 +126,6 @@ def improve(
             "vocabulary": vocab_size,
             "function": function,
         }
-        from trainwright.frameworks.read_job import open_stated
 
         where_from, names_model = source, model is None
 
@@ -173,9 +216,7 @@ def _file_of(
     read: Mapping[str, Any],
     run_of: Callable[[str], tuple[Configuration, Trained]],
 ) -> JobText:
-    from trainwright.frameworks.jobs import Beside
     from trainwright.frameworks.jobs.edit import job_text
-    from trainwright.frameworks.read_job import text_of
 
     where = Path(source[1])
     beside = Beside(folder=where.parent, name=where.name, **read)
@@ -194,9 +235,7 @@ def _spoken(
     Another framework that is asked for has other settings. A run that its own framework does not
     have in the planner's account of it (a fork) is held to its settings alone.
     """
-    from trainwright.documents.runs import runs_on
     from trainwright.frameworks.jobs.dialects import DIALECTS
-    from trainwright.plans.capability import target_named
 
     own = None if dialect is None else DIALECTS[dialect].target
     if framework is not None:
@@ -210,9 +249,7 @@ def _spoken(
 
 def _that_can_be_written(found: Surroundings, job: JobText) -> tuple[Surroundings, str | None]:
     """Without those that would be recommended but cannot be written into the file; its new text."""
-    from trainwright.documents.improvement import chosen_of
     from trainwright.frameworks.jobs.edit import patched
-    from trainwright.planning.question.question import described
 
     if not job.can_edit:
         return found, None
@@ -229,7 +266,6 @@ def _that_can_be_written(found: Surroundings, job: JobText) -> tuple[Surrounding
 
 
 def _refuse_own(path: str | Path, job: JobText) -> None:
-    from trainwright.formats.atomic_file import check_writable
 
     if Path(path).resolve() == job.path.resolve():
         raise InvalidInput.of("patch", "must be another file than the one that is read")
@@ -240,8 +276,6 @@ def _refuse_own(path: str | Path, job: JobText) -> None:
 
 def _not_edited(job: JobText) -> str:
     """Why no copy of a file is written, and which file is to be given in its place."""
-    from trainwright.frameworks.jobs.detect import started_by
-
     started = started_by(job.text, job.beside)
     if started is None:
         return "such a file is read only: no copy of it is written"
@@ -258,7 +292,6 @@ def _not_edited(job: JobText) -> str:
 
 def _write_copy(path: str | Path, job: JobText, text: str) -> str:
     """The copy is written; what comes back shows how it differs."""
-    from trainwright.formats.atomic_file import write_text
     from trainwright.frameworks.jobs.edit import difference
 
     write_text(path, text)
@@ -280,16 +313,6 @@ def _of_file(
     nodes: int | None,
     beside: Options,
 ) -> tuple[DocumentedRun, tuple[str, ...]]:
-    from trainwright.documents.jobs import DocumentedRun
-    from trainwright.frameworks.read_job import (
-        job_of_model,
-        on_known_host,
-        stated_model,
-        stated_options,
-        with_stated_batch,
-    )
-    from trainwright.options.clusters import opened, resolve_cluster
-    from trainwright.options.run import configuration_of, devices_asked_for, tuned
 
     given = stated_model(job, model)
     job = job_of_model(job, given.config)
@@ -317,15 +340,6 @@ def _priced(
     framework: str | None,
     dialect: str | None,
 ) -> Surroundings:
-    from trainwright.documents.improvement import Surroundings
-    from trainwright.documents.model_estimate import ModelEstimateRequest
-    from trainwright.formats.document_json import encode
-    from trainwright.options.clusters import with_host
-    from trainwright.options.inputs import embed, naming_options
-    from trainwright.options.run import OPTION_OF
-    from trainwright.plans.capability import target_named
-    from trainwright.profile.measured_model import MeasuredModel
-    from trainwright.step.predict import price_configuration
 
     model, run = asked.model, asked.configuration
     cluster = asked.cluster if isinstance(model, MeasuredModel) else with_host(asked.cluster)
@@ -356,19 +370,7 @@ def _priced(
 
 def _searched(bare: Surroundings, budget: Budget) -> Surroundings:
     """The changes first, which take seconds, then the best plan with what is left of the budget."""
-    from trainwright.documents.improvement import with_kernels
-    from trainwright.documents.runs import runs_on
     from trainwright.frameworks.jobs.dialects import changed_words
-    from trainwright.planning.question.question import described
-    from trainwright.planning.reasons.improve import (
-        Neighbourhood,
-        every_improvement,
-        improvements,
-        other_trainings,
-        settings_between,
-    )
-    from trainwright.plans.capability_table import LOSS_CHUNKS
-    from trainwright.plans.job import trains_adapters, unsaid_training
 
     run, target, dialect = bare.request.configuration, bare.framework, bare.dialect
     chunk = LOSS_CHUNKS.get(target or "")
@@ -424,7 +426,6 @@ def _searched(bare: Surroundings, budget: Budget) -> Surroundings:
 def _in_words(bare: Surroundings, changes: tuple[Improvement, ...]) -> tuple[Improvement, ...]:
     """The changes with what they are in the settings of the run's file."""
     from trainwright.frameworks.jobs.dialects import changed_words, shown_words
-    from trainwright.planning.question.question import described
 
     dialect, run = bare.dialect, bare.request.configuration
     if dialect is None:
@@ -446,7 +447,6 @@ def _planned(
     to_beat_s: float,
 ) -> tuple[PricedPlan | None, float, tuple[str, ...]]:
     """The best plan that the framework runs, what none is faster than, and why there is none."""
-    from trainwright.documents.improvement import allowed_for, best_plan, question_of, unrunnable
     from trainwright.frameworks.jobs.dialects import said_in
 
     allowed = allowed_for(asked, bare.framework, wanted)
@@ -462,8 +462,6 @@ def _planned(
 
 def _gaps_of(found: Surroundings) -> Iterator[str]:
     """What the framework cannot express of the run itself."""
-    from trainwright.documents.runs import gaps_of_run
-
     if found.framework is not None:
         run = found.request.configuration
         for gap in gaps_of_run(run, found.config, found.cluster, found.framework):
@@ -472,9 +470,6 @@ def _gaps_of(found: Surroundings) -> Iterator[str]:
 
 def _limits(found: Surroundings, document: ImprovementResult, budget: Budget) -> Iterator[str]:
     """What the comparison leaves out."""
-    from trainwright.documents.improvement import not_taken_over
-    from trainwright.units import format_seconds
-
     yield from not_taken_over(found.request.configuration)
     if found.plan is not None and document.best_plan is None:
         what = "your run" if not document.changes else "the fastest change"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,8 +11,20 @@ from typing import TYPE_CHECKING, Any
 from trainwright.commands.output import check_output, emit
 from trainwright.documents.printing import Report
 from trainwright.errors import InvalidInput, UnsupportedFeature
-from trainwright.options.run import config_predicting, config_with_images
+from trainwright.formats.document_json import content_hash, decode
+from trainwright.model import RunShape
+from trainwright.options.clusters import opened
+from trainwright.options.inputs import naming_options, profile_input, resolve_input
+from trainwright.options.run import (
+    OPTION_OF,
+    TUNING_OPTIONS,
+    config_predicting,
+    config_with_images,
+    tuning_asked,
+    tuning_suffix,
+)
 from trainwright.plans.configuration import Embedded
+from trainwright.profile import ProfileFile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,7 +33,7 @@ if TYPE_CHECKING:
     from trainwright.lab.torch_library import CountedModel
     from trainwright.options.inputs import ModelInput, PlacementInput, ProfileInput
     from trainwright.options.option import Options
-    from trainwright.profile import Profile, ProfileFile
+    from trainwright.profile import Profile
 
 SEQUENCE = 4096
 
@@ -88,8 +101,6 @@ def describe_model(
 
 def _carried(model: object) -> Embedded | None:
     """What a document of this command describes; None of any other input."""
-    from trainwright.formats.document_json import decode
-
     if not isinstance(model, (str, Path)) or Path(model).suffix != ".json":
         return None
     _, content = _content(model)
@@ -103,10 +114,7 @@ def _description(model: str | Path | Mapping[str, Any]) -> Embedded | None:
 
     NaN is none, which files of the hub may hold.
     """
-    import json
-
     from trainwright.formats.catalog import model_names
-    from trainwright.formats.document_json import content_hash
     from trainwright.formats.hf_config import is_adapter
 
     if isinstance(model, (str, Path)) and (str(model) in model_names() or is_adapter(Path(model))):
@@ -161,8 +169,6 @@ def open_model_of(
     A file or a name is read as `resolve_input` does, with the options `point`, `time_unit` and
     `cluster`, and the fields of a setting that are `given`; what no rule reads is traced.
     """
-    from trainwright.options.inputs import resolve_input
-
     try:
         return resolve_input(
             model,
@@ -185,11 +191,6 @@ def _traced(model: object, refusal: UnsupportedFeature, options: Options) -> Pro
     """
     from trainwright.costing.measured import profile_of_graph
     from trainwright.formats.hf_config import TARGETS
-    from trainwright.model import RunShape
-    from trainwright.options.clusters import opened
-    from trainwright.options.inputs import naming_options, profile_input
-    from trainwright.options.run import OPTION_OF, TUNING_OPTIONS, tuning_asked, tuning_suffix
-    from trainwright.profile import ProfileFile
 
     given, length = options.get("cluster"), options.get("sequence")
     if not isinstance(model, (str, Path)) or given is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import sys
 from contextlib import contextmanager, suppress
 from dataclasses import is_dataclass, replace
@@ -103,8 +104,6 @@ def _uninterrupted() -> Iterator[None]:
 
     A signal mask would not do, for other threads may take the signal.
     """
-    import signal
-
     pressed = False
 
     def note(*_: object) -> None:
@@ -213,8 +212,6 @@ def budget(time_limit_s: float | None) -> Iterator[Budget]:
 
     A second Ctrl-C ends the program at once, whatever it is busy with.
     """
-    import signal
-
     from trainwright.execution import Budget
 
     watched = sys.stderr.isatty()

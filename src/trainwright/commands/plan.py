@@ -5,10 +5,24 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from trainwright.commands.model import open_model_of
 from trainwright.commands.output import budget, check_output, emit, finish
 from trainwright.documents.open import Result
 from trainwright.errors import Fault, InvalidInput
-from trainwright.options.table import read, rows_of, verb
+from trainwright.execution import Budget as NoLimit
+from trainwright.options.inputs import (
+    ModelInput,
+    PlacementInput,
+    ProfileInput,
+    kind_of,
+    resolve_setting,
+    setting_overrides,
+    unused,
+    with_costs_of,
+)
+from trainwright.options.option import Kind
+from trainwright.options.table import given_foreign, read, refuse_foreign, rows_of, verb
+from trainwright.partitioning.downset_dp import Restrictions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,21 +61,6 @@ def plan(
     and `infeasible` (with the reason and the smallest changes that help) where nothing fits.
     Raises `InvalidInput` with every fault of the input.
     """
-    from trainwright.commands.model import open_model_of
-    from trainwright.execution import Budget as NoLimit
-    from trainwright.options.inputs import (
-        ModelInput,
-        PlacementInput,
-        ProfileInput,
-        kind_of,
-        resolve_setting,
-        setting_overrides,
-        unused,
-        with_costs_of,
-    )
-    from trainwright.options.table import refuse_foreign
-    from trainwright.partitioning.downset_dp import Restrictions
-
     options = read("plan", options)
     budget = budget or NoLimit()
     overrides = setting_overrides(options)
@@ -167,11 +166,7 @@ def command(
 
 def _sweep(model: str, allowed: Budget, options: Options) -> SweepReport:
     """A sweep is for models and profiles on a cluster, and knows no other options."""
-    from trainwright.commands.model import open_model_of
     from trainwright.commands.sweep import sweep
-    from trainwright.options.inputs import kind_of, unused
-    from trainwright.options.option import Kind
-    from trainwright.options.table import given_foreign
 
     on_cluster = options.get("cluster") is not None
     kinds = (Kind.MODEL, Kind.MEASURED) if on_cluster else (Kind.MODEL,)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.commands.output import check_output, emit
+from trainwright.costing.measured import needed_bytes, profile_of_tables, profile_of_timings
 from trainwright.documents.printing import Report
 from trainwright.documents.view import (
     column,
@@ -22,6 +23,17 @@ from trainwright.documents.view import (
     words,
 )
 from trainwright.errors import Fault, InvalidInput, MissingExtra, UnsupportedFeature
+from trainwright.execution import Budget, Progress
+from trainwright.execution import Budget as Limited
+from trainwright.formats.catalog import open_cluster
+from trainwright.formats.measured_csv import read_layer_files
+from trainwright.formats.profile_json import write_profile
+from trainwright.model import RunShape, layer_graph
+from trainwright.model.run_shape import PRECISIONS, precision_named
+from trainwright.options.inputs import ModelInput, display_name, naming_options, resolve_model
+from trainwright.options.table import option_of
+from trainwright.profile import ProfileFile, Recompute
+from trainwright.provenance import Origin, Provenance
 from trainwright.units import format_bytes
 
 if TYPE_CHECKING:
@@ -31,10 +43,9 @@ if TYPE_CHECKING:
 
     from trainwright.cluster import Pool
     from trainwright.documents.view import Line
-    from trainwright.execution import Budget, Progress
     from trainwright.lab.layer_timing import Device
     from trainwright.model import LayerGraph, TransformerConfig
-    from trainwright.profile import Profile, ProfileFile
+    from trainwright.profile import Profile
     from trainwright.profile.measured_model import LayerTiming
 
 
@@ -83,11 +94,6 @@ def graphs_of(
     precision: str,
 ) -> list[LayerGraph]:
     """The layers of the model at each tensor degree."""
-    from trainwright.model import RunShape, layer_graph
-    from trainwright.model.run_shape import precision_named
-    from trainwright.options.inputs import naming_options
-    from trainwright.options.table import option_of
-
     with naming_options(option_of("profile")):
         return [
             layer_graph(
@@ -116,7 +122,6 @@ def time_all(
     config: TransformerConfig, graphs: Sequence[LayerGraph], device: Device, budget: Budget
 ) -> dict[tuple[int, int], LayerTiming]:
     """Timings by (layer class, tensor degree); what does not fit is refused before any work."""
-    from trainwright.execution import Progress
     from trainwright.lab.layer_timing import refuse_untimed, time_layer
 
     refuse_untimed(config, graphs[0].run)
@@ -141,7 +146,6 @@ def time_all(
 
 
 def _refuse_too_large(graphs: Sequence[LayerGraph], device: Device) -> None:
-    from trainwright.costing.measured import needed_bytes
 
     for graph in graphs:
         for layer in graph.classes:
@@ -179,8 +183,6 @@ class ProfileReport(Report[LayerProfileResult]):
 
     def to_dict(self) -> dict[str, Any]:
         """The profile file as JSON values."""
-        from trainwright.formats.profile_json import write_profile
-
         return write_profile(self.document.file)
 
 
@@ -207,9 +209,6 @@ def profile_model(
     Raises `MissingExtra` without torch; `UnsupportedFeature` where CUDA is not there, a layer does
     not fit, or a part of the model cannot be timed; `InvalidInput` with every fault of the input.
     """
-    from trainwright.execution import Budget as Limited
-    from trainwright.options.inputs import ModelInput, resolve_model
-
     degrees = _degrees(tensor)
     _check_names(device=(device, DEVICES), precision=(precision, TIMED_PRECISIONS))
     given = resolve_model(model)
@@ -242,13 +241,6 @@ def import_layers(
     Needs no torch. Parameters keep the bytes of `precision`, fp32 if absent. Raises `InvalidInput`
     for a precision that is not modelled, and where the tables are faulty or lack what is asked for.
     """
-    from pathlib import Path
-
-    from trainwright.costing.measured import profile_of_tables
-    from trainwright.formats.measured_csv import read_layer_files
-    from trainwright.model.run_shape import PRECISIONS, precision_named
-    from trainwright.options.inputs import display_name
-
     _check_names(precision=(precision, PRECISIONS))
     if micro_batch < 1:
         raise InvalidInput.of("micro-batch", f"must be >= 1, got {micro_batch}")
@@ -284,8 +276,6 @@ def _check_names(**given: tuple[str | None, Collection[str]]) -> None:
 
 def _pool(cluster: str | Path, widest: int) -> Pool:
     """The network that prices collectives; it must have devices for the widest group."""
-    from trainwright.formats.catalog import open_cluster
-
     pool = open_cluster(str(cluster)).pool_of()
     if widest > pool.num_devices:
         raise InvalidInput.of(
@@ -300,9 +290,7 @@ def _profile(
     device: Device,
     pool: Pool | None,
 ) -> Profile:
-    from trainwright.costing.measured import profile_of_timings
     from trainwright.lab.layer_timing import torch_version
-    from trainwright.provenance import Origin, Provenance
 
     repeats = sorted(timing.num_repeats for timing in timings.values())
     source = f"{device.name}, torch {torch_version()}, medians of {repeats[0]} to {repeats[-1]}"
@@ -342,7 +330,6 @@ def _measuring_warnings(
 
 
 def _interpolation_warnings(profile: Profile, micro_batch: int) -> list[str]:
-    from trainwright.provenance import Origin
 
     if profile.costs.provenance.origin is Origin.MEASURED:
         return []
@@ -352,7 +339,6 @@ def _interpolation_warnings(profile: Profile, micro_batch: int) -> list[str]:
 def _report(
     profile: Profile, timings: dict[tuple[int, int], LayerTiming], warnings: Iterable[str]
 ) -> ProfileReport:
-    from trainwright.profile import ProfileFile
 
     rows = tuple(_rows(profile, timings))
     file = ProfileFile(profiles=(profile,))
@@ -361,8 +347,6 @@ def _report(
 
 def _rows(profile: Profile, timings: dict[tuple[int, int], LayerTiming]) -> Iterable[LayerRow]:
     """One per layer class and tensor degree, nothing recomputed."""
-    from trainwright.profile import Recompute
-
     costs, layers = profile.costs, profile.structure.layers
     counts = Counter(layer.layer_class for layer in layers)
     names = {layer.layer_class: layer.name for layer in layers}
@@ -447,8 +431,6 @@ def command(
     **options: Any,
 ) -> None:
     """Measure layers, or read what others measured."""
-    from trainwright.execution import Budget
-
     check_output(output, model, *csv)
     if csv:
         _warn_unused({name: options.pop(name, None) for name in ("device", "sequence", "cluster")})

@@ -8,6 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Console
+from rich.style import Style
+from rich.text import Text
+
+from trainwright.commands.diff import diff
 from trainwright.commands.output import check_output, emit, save
 from trainwright.documents.explanation import ModelExplanation
 from trainwright.documents.open import opened
@@ -16,6 +21,9 @@ from trainwright.documents.registry import READABLE
 from trainwright.documents.verification import VerificationResult
 from trainwright.documents.view import printable, table_of, words
 from trainwright.errors import InvalidInput, UnsupportedFeature
+from trainwright.formats.atomic_file import write_text
+from trainwright.formats.document_json import content_hash, encode
+from trainwright.pages.page import page_html, subject_of
 from trainwright.plans.configuration import FORMAT_VERSION
 
 if TYPE_CHECKING:
@@ -74,8 +82,6 @@ class Page(Report[ReportResult]):
 
     def save_html(self, path: str | Path) -> None:
         """Write the page; nothing is left behind where that fails."""
-        from trainwright.formats.atomic_file import write_text
-
         write_text(path, self.html)
 
 
@@ -87,8 +93,6 @@ def report(*documents: Reportable, title: str | None = None, date: str | None = 
     printed as given. Raises `InvalidInput` with every fault of the first file that has one, without
     documents, and for a verification of a document that is not among them.
     """
-    from trainwright.pages.page import page_html, subject_of
-
     if not documents:
         raise InvalidInput.of("documents", "must be at least 1 document, got none")
     found = [each for given in documents for each in opened(given)]
@@ -138,8 +142,6 @@ def _with_verifications(
 
 def _hashes(subject: Subject[Any]) -> tuple[str, ...]:
     """That of the document, and of the plan that an explanation is about."""
-    from trainwright.formats.document_json import content_hash, encode
-
     if isinstance(subject.document, ModelExplanation):
         return (subject.sha256, content_hash(encode(subject.document.plan)))
     return (subject.sha256,)
@@ -147,8 +149,6 @@ def _hashes(subject: Subject[Any]) -> tuple[str, ...]:
 
 def _differences(found: Sequence[Any]) -> tuple[Difference | None, ...]:
     """From the first document to the others, where they can be compared key by key."""
-    from trainwright.commands.diff import diff
-
     made: list[Difference | None] = []
     for other in found[1:]:
         try:
@@ -200,10 +200,6 @@ def command(
 
 def _say_where(page: Path) -> None:
     """A link in terminals that have them (OSC 8), its name alone elsewhere."""
-    from rich.console import Console
-    from rich.style import Style
-    from rich.text import Text
-
     name = Text(printable(str(page)), style=Style(link=page.resolve().as_uri()))
     Console(stderr=True, soft_wrap=True, highlight=False).print(Text("wrote ") + name)
 

@@ -5,6 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from trainwright.commands.output import budget, check_output, emit, finish
+from trainwright.documents.schedule_methods import answer_with, open_orders
+from trainwright.execution import Budget as NoLimit
+from trainwright.options.schedule import Method, SearchOptions, resolve_case
+from trainwright.pages.schedule_report import check_targets, report_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,11 +63,6 @@ def schedule(
     `status` is `infeasible`, with the least that is needed, where nothing fits. Raises InvalidInput
     with what is wrong with the request, and MissingExtra without what it needs.
     """
-    from trainwright.documents.schedule_methods import answer_with, open_orders
-    from trainwright.execution import Budget as NoLimit
-    from trainwright.options.schedule import Method, SearchOptions, resolve_case
-    from trainwright.pages.schedule_report import report_on
-
     method = Method.of(family=family, simulate=simulate, search=search, exact=exact, pareto=pareto)
     given = None if simulate is None else open_orders(simulate)
     times = {"forward": forward, "input-grad": input_grad, "weight-grad": weight_grad, "comm": comm}
@@ -103,8 +102,6 @@ def command(
     **options: Any,
 ) -> None:
     """Schedule, then write, draw and run the orders as asked."""
-    from trainwright.pages.schedule_report import check_targets
-
     check_output(output, options.get("spec"), options.get("simulate"))
     check_targets(orders=orders, orders_form=orders_form, gantt=gantt, verify=verify)
     with budget(time_limit) as allowed:

@@ -6,12 +6,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainwright.cluster.calibration import POOLED
+from trainwright.cluster.calibration import POOLED, SoftwareClass
 from trainwright.commands.output import emit
 from trainwright.documents.printing import Report
 from trainwright.documents.view import table_of, words
 from trainwright.errors import InvalidInput
+from trainwright.formats.catalog import cluster, cluster_names, open_model
+from trainwright.model import PRECISIONS, count_parameters
+from trainwright.options.clusters import (
+    accelerators_of_clusters,
+    cluster_of_accelerator,
+    expected,
+    opened,
+)
+from trainwright.plans.capability import TARGETS
 from trainwright.plans.configuration import FORMAT_VERSION
+from trainwright.plans.job import unwritable
 from trainwright.units import format_count
 
 if TYPE_CHECKING:
@@ -74,9 +84,6 @@ def support(model: str | Path, device: str | Path) -> Report[SupportResult]:
 
         support("llama3-8b", "dgx-h100").document.min_devices
     """
-    from trainwright.formats.catalog import open_model
-    from trainwright.model import PRECISIONS, count_parameters
-
     opened = open_model(str(model))
     cluster = _cluster_of(str(device))
     accelerator = cluster.accelerator
@@ -103,13 +110,6 @@ def support(model: str | Path, device: str | Path) -> Report[SupportResult]:
 
 def _cluster_of(device: str) -> Cluster:
     """The cluster of a name or a file, or the first of the catalog whose devices have the name."""
-    from trainwright.formats.catalog import cluster, cluster_names
-    from trainwright.options.clusters import (
-        accelerators_of_clusters,
-        cluster_of_accelerator,
-        opened,
-    )
-
     if device.lower() in cluster_names():
         return cluster(device.lower())
     if Path(device).exists():
@@ -122,8 +122,6 @@ def _cluster_of(device: str) -> Cluster:
 
 
 def _speeds(cluster: Cluster) -> Iterator[KnownSpeed]:
-    from trainwright.cluster.calibration import SoftwareClass
-    from trainwright.options.clusters import expected
 
     for kind in SoftwareClass:
         device = expected(cluster, kind.value).accelerator
@@ -137,8 +135,6 @@ def _speeds(cluster: Cluster) -> Iterator[KnownSpeed]:
 
 
 def _targets(model: TransformerConfig) -> Iterator[SupportedTarget]:
-    from trainwright.plans.capability import TARGETS
-    from trainwright.plans.job import unwritable
 
     for name, version in TARGETS.items():
         lacks = tuple(fault.problem for fault in unwritable(model, name))

@@ -13,7 +13,10 @@ from itertools import islice, product
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+from trainwright.commands.model import open_model_of
+from trainwright.documents.mixed_plan import plan_on_cluster
 from trainwright.documents.printing import Report, counted
+from trainwright.documents.registry import records
 from trainwright.documents.sweep import (
     LARGEST_POOL,
     NEVER,
@@ -37,10 +40,21 @@ from trainwright.documents.sweep import (
     words_of_setting,
 )
 from trainwright.errors import Fault, InvalidInput
+from trainwright.execution import Budget as NoLimit
+from trainwright.execution.executor import executor_of
+from trainwright.formats.document_json import (
+    FileJournal,
+    content_hash,
+    decode,
+    document_type,
+    encode,
+)
 from trainwright.options.clusters import MOST_SIZES, Sizes, parse_sizes
-from trainwright.options.question import model_call
-from trainwright.options.table import read, rows_of, verb
+from trainwright.options.inputs import ModelInput, kind_of, no_placement, unused
+from trainwright.options.question import model_call, request_of
+from trainwright.options.table import read, refuse_foreign, rows_of, verb
 from trainwright.planning.reasons.objectives import Objective
+from trainwright.planning.search.framework import plan_runnable
 from trainwright.plans.status import Status
 
 if TYPE_CHECKING:
@@ -113,12 +127,6 @@ def sweep(
     a sweep which was ended, however it was, goes on from there. All other options are those of
     `plan`. Raises `InvalidInput` with every fault of the input.
     """
-    from trainwright.commands.model import open_model_of
-    from trainwright.execution import Budget as NoLimit
-    from trainwright.execution.executor import executor_of
-    from trainwright.options.inputs import ModelInput, kind_of, no_placement, unused
-    from trainwright.options.table import refuse_foreign
-
     try:
         options = read("sweep", options, own=("devices", "budget"))
     except InvalidInput as error:
@@ -215,8 +223,6 @@ def _halves(size: int, node: int) -> tuple[int, ...]:
 
 def _journal(path: Path) -> Journal:
     """That of plans; one of another command is refused."""
-    from trainwright.formats.document_json import FileJournal
-
     return FileJournal(path, about="plans of models")
 
 
@@ -237,11 +243,6 @@ class _Rows:
         self, call: ModelCall, *, at: int | None = None, setting: Options = MappingProxyType({})
     ) -> None:
         """Plan one size, or the setting `at` its place, unless time is up."""
-        from trainwright.documents.mixed_plan import plan_on_cluster
-        from trainwright.documents.registry import records
-        from trainwright.formats.document_json import decode, document_type, encode
-        from trainwright.options.question import request_of
-
         size, key = call.question.num_devices, self._key(call)
         place = size if at is None else at
         told = {name.replace("_", "-"): str(value) for name, value in setting.items()} or None
@@ -262,9 +263,6 @@ class _Rows:
 
     def _key(self, call: ModelCall, *more: object) -> str:
         """Of all that a search is asked; empty where nothing is kept."""
-        from trainwright.formats.document_json import content_hash, encode
-        from trainwright.options.question import request_of
-
         if self.journal is None:
             return ""
         asked = encode(request_of(call, time_limit_s=None))
@@ -294,8 +292,6 @@ class _Rows:
 
     def search_between(self, largest: ModelCall) -> None:
         """The best of each objective on any number of devices up to the largest, with a bound."""
-        from trainwright.formats.document_json import decode, encode
-
         self.fewest = fewest_devices(self.rows.values())
         for objective in objectives_to_search(self.goal):
             if self.budget.stopped:
@@ -317,8 +313,6 @@ class _Rows:
         self, objective: Objective, question: ModelQuestion, fewest: int
     ) -> tuple[SearchedObjective, list[int]]:
         """What is proved of an objective, and the devices that its best plans use."""
-        from trainwright.planning.search.framework import plan_runnable
-
         started_s = self.budget.cpu_s
         aim = objective_aim(objective, self.goal, fewest=fewest, most=question.num_devices)
         outcome = plan_runnable(question, self.budget, num_alternatives=0, aim=aim, crew=self.crew)
@@ -348,8 +342,6 @@ class _Rows:
 
     def document(self, largest: ModelCall, warnings: Sequence[str]) -> ModelSweepResult:
         """All rows by number of devices, and what to prefer."""
-        from trainwright.options.question import request_of
-
         if not any(row.settings for row in self.rows.values()):
             self.let_no_row_be_slower()
         sizes = sorted(self.rows)
@@ -385,7 +377,6 @@ class _Rows:
 
 
 def _searched_json(searched: SearchedObjective, sizes: list[int]) -> dict[str, object]:
-    from trainwright.formats.document_json import encode
 
     return {"searched": encode(searched), "sizes": sizes}
 

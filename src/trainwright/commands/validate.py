@@ -10,16 +10,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.commands.output import check_output, emit, finish
-from trainwright.documents.printing import Report
-from trainwright.documents.validation import ValidationResult
+from trainwright.documents.printing import Report, to_text
+from trainwright.documents.validation import ValidationResult, plot_validation, rows_table
+from trainwright.documents.view import to_terminal
 from trainwright.errors import InvalidInput
+from trainwright.formats import catalog
+from trainwright.formats.calibration_toml import built_in_calibrations, built_in_efficiencies
+from trainwright.formats.measured_csv import (
+    measured_files,
+    read_beside,
+    read_layer_tables,
+    read_measured_table,
+    read_predictions,
+)
+from trainwright.lab.run_shapes import Known
+from trainwright.plans.configuration import CommandLine
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from trainwright.lab.run_shapes import Known
     from trainwright.lab.validate import Outcome
-    from trainwright.plans.configuration import CommandLine
 
 SCORED: Final = ("time", "memory", "static_memory", "memory_apart", "static_memory_apart")
 SOURCE: Final = "source"
@@ -43,13 +53,6 @@ def validate(
 
     Raises `InvalidInput` where a file cannot be read, breaks a rule or is no table of runs.
     """
-    from trainwright.formats.measured_csv import (
-        measured_files,
-        read_beside,
-        read_layer_tables,
-        read_measured_table,
-        read_predictions,
-    )
     from trainwright.lab.pooling import without_each
     from trainwright.lab.validate import (
         coverage,
@@ -123,8 +126,6 @@ def _command_line(
     places: Sequence[Path], *, files: Sequence[str], leave_out: str | None, **beside: Any
 ) -> CommandLine | None:
     """The words that ask this again beside its files, from below one folder where names meet."""
-    from trainwright.plans.configuration import CommandLine
-
     named = {flag: Path(path) for flag, path in beside.items() if path is not None}
     known = {path.resolve() for path in (*places, *named.values())}
     names = {path: path.name for path in known}
@@ -172,10 +173,6 @@ def find_profiles(folder: Path, given: str | Path | None) -> Path | None:
 
 def known() -> Known:
     """The catalog, as the validation needs it."""
-    from trainwright.formats import catalog
-    from trainwright.formats.calibration_toml import built_in_calibrations, built_in_efficiencies
-    from trainwright.lab.run_shapes import Known
-
     return Known(
         accelerators=catalog.accelerators(),
         clusters=tuple(catalog.cluster(name) for name in catalog.cluster_names()),
@@ -239,14 +236,8 @@ def command(
     targets = read_targets(fail_on) if fail_on else {}
     report = validate(*folders, **options)
     if plot is not None:
-        from trainwright.documents.validation import plot_validation
-
         plot_validation(report.document, plot)
     if rows and not as_json:
-        from trainwright.documents.printing import to_text
-        from trainwright.documents.validation import rows_table
-        from trainwright.documents.view import to_terminal
-
         print(to_text(to_terminal([rows_table(report.document)])))
     emit(report, as_json=as_json, output=output)
     missed = missed_targets(report.document, targets)

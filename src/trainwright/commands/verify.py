@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from trainwright._version import __version__
 from trainwright.commands.output import check_output, emit, finish
+from trainwright.documents.jobs import job_of, timelines_of, with_orders
+from trainwright.documents.model_estimate import ModelEstimateResult
+from trainwright.documents.model_plan import PlannedStep
+from trainwright.documents.open import read_document
 from trainwright.documents.printing import Report
+from trainwright.documents.registry import READABLE
 from trainwright.documents.verification import (
     Check,
     Control,
@@ -22,10 +27,34 @@ from trainwright.documents.verification import (
     VerifiedDocument,
 )
 from trainwright.errors import InvalidInput, MissingExtra
+from trainwright.formats.document_json import content_hash, encode
+from trainwright.frameworks.dry_run import case_of, has_own_order
+from trainwright.lab.verify_orders import (
+    Pipeline,
+    check_document,
+    check_last_stage,
+    check_memory,
+    check_orders,
+    check_transfers,
+    controls_of,
+    exported_checks,
+    left_out,
+    named,
+    subject_of,
+)
+from trainwright.lab.verify_runs import (
+    NO_TORCH,
+    dry_run_check,
+    pipeline_checks,
+    replica_checks,
+    run_checks,
+)
+from trainwright.step.fsdp2 import fsdp2_peaks, peaks_under
+from trainwright.step.memory import accounts_for
 
 if TYPE_CHECKING:
     from trainwright.documents.verification import GradientCheck, KeptBytes
-    from trainwright.lab.verify_orders import Pipeline, Replicas, Verifiable
+    from trainwright.lab.verify_orders import Replicas, Verifiable
     from trainwright.plans.lowered import LoweredSchedule
 
 MOST_LEVEL = 2
@@ -125,9 +154,6 @@ class _Findings:
 
 def _opened(document: str | Path | Report[Any] | Verifiable) -> tuple[Verifiable, str]:
     """The document as it is: whether its figures hold is what is asked."""
-    from trainwright.documents.open import read_document
-    from trainwright.documents.registry import READABLE
-
     given: Any = document.document if isinstance(document, Report) else document
     kinds = (*READABLE, "model-estimate")
     if isinstance(given, (str, Path)):
@@ -141,18 +167,6 @@ def _opened(document: str | Path | Report[Any] | Verifiable) -> tuple[Verifiable
 
 def _level_0(document: Verifiable, asked: _Asked, found: _Findings) -> Pipeline | Replicas | None:
     """Check document and orders, then go on; what was replayed, None where nothing could be."""
-    from trainwright.lab.verify_orders import (
-        Pipeline,
-        check_document,
-        check_last_stage,
-        check_memory,
-        check_orders,
-        check_transfers,
-        exported_checks,
-        named,
-        subject_of,
-    )
-
     said, document = check_document(document)
     found.checks.append(said)
     if found.failed:
@@ -187,15 +201,6 @@ def _level_0(document: Verifiable, asked: _Asked, found: _Findings) -> Pipeline 
 
 def _dry_run(document: Verifiable, found: _Findings) -> None:
     """Check the document, then what PyTorch's tensors hold on every pipeline rank."""
-    from trainwright.documents.jobs import job_of, timelines_of, with_orders
-    from trainwright.documents.model_estimate import ModelEstimateResult
-    from trainwright.documents.model_plan import PlannedStep
-    from trainwright.frameworks.dry_run import case_of, has_own_order
-    from trainwright.lab.verify_orders import check_document
-    from trainwright.lab.verify_runs import dry_run_check
-    from trainwright.step.fsdp2 import fsdp2_peaks, peaks_under
-    from trainwright.step.memory import accounts_for
-
     if not isinstance(document, (PlannedStep, ModelEstimateResult)):
         problem = f'must be a plan or an estimate of a model, got "{document.kind}"'
         raise InvalidInput.of("document", f"{problem}, which has no model to run")
@@ -231,9 +236,6 @@ def _go_on(
     found: _Findings,
 ) -> None:
     """Levels 1 and 2, as far as they are asked for and nothing failed; `lowered` of each chain."""
-    from trainwright.lab.verify_orders import Pipeline, controls_of, named
-    from trainwright.lab.verify_runs import pipeline_checks, replica_checks
-
     chains = subject.chains if isinstance(subject, Pipeline) else ()
     if asked.self_test:
         for chain, own in zip(chains, lowered, strict=True):
@@ -255,8 +257,6 @@ def _go_on(
 def _level_2(
     document: Verifiable, subject: Pipeline | Replicas, asked: _Asked, found: _Findings
 ) -> None:
-    from trainwright.lab.verify_orders import left_out
-    from trainwright.lab.verify_runs import NO_TORCH, run_checks
 
     try:
         ran = run_checks(document, subject, self_test=asked.self_test)
@@ -274,7 +274,6 @@ def _level_2(
 
 
 def _leave_out(found: _Findings, level: int) -> None:
-    from trainwright.lab.verify_orders import left_out
 
     reached = max(check.level for check in found.checks)
     names = {1: "replay", 2: "run"}
@@ -288,7 +287,6 @@ def _result(
     found: _Findings,
     level: int,
 ) -> VerificationResult:
-    from trainwright.formats.document_json import content_hash, encode
 
     described = VerifiedDocument(
         kind=document.kind,
@@ -319,7 +317,6 @@ def _result(
 def _described(
     described: VerifiedDocument, subject: Pipeline | Replicas | None
 ) -> VerifiedDocument:
-    from trainwright.lab.verify_orders import Pipeline
 
     if subject is None:
         return described
@@ -340,7 +337,6 @@ def _described(
 
 
 def _out_of_scope(subject: Pipeline | Replicas | None, found: _Findings) -> tuple[str, ...]:
-    from trainwright.lab.verify_orders import Pipeline
 
     if subject is None or not found.runs:
         return _OUT_OF_SCOPE

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from trainwright.commands.output import budget, check_output, emit, finish
 from trainwright.documents.difference import Change, WhatIfResult, step_ratio
+from trainwright.documents.mixed_plan import plan_on_cluster
 from trainwright.documents.open import open_model_plan
 from trainwright.documents.printing import Report
 from trainwright.errors import Fault, InvalidInput, refuse
+from trainwright.execution import Budget as NoLimit
 from trainwright.options.clusters import resolve_cluster
 from trainwright.options.inputs import naming_options, setting_overrides
 from trainwright.options.question import (
@@ -67,9 +69,6 @@ def what_if(document: AnyDocument, *, budget: Budget | None = None, **options: A
     experts, as for `estimate`. All that is not changed stays as it was asked, degrees that were
     fixed included. Raises `InvalidInput` with every fault.
     """
-    from trainwright.documents.mixed_plan import plan_on_cluster
-    from trainwright.execution import Budget as NoLimit
-
     options = read("whatif", options)
     before = open_model_plan(document)
     call = call_of(before.request)

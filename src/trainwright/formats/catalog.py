@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.errors import InvalidInput
 from trainwright.formats.atomic_file import exists, read_bytes
+from trainwright.formats.document_json import carried, decode
 from trainwright.formats.hf_config import (
     ModelDescription,
     cached_config,
@@ -27,6 +28,7 @@ from trainwright.formats.hf_config import (
     load_config,
     read_config,
 )
+from trainwright.formats.json_text import parse_json
 from trainwright.model import RunShape, Tuning, layer_graph
 from trainwright.plans.plan import KnownLayout, Parallelism
 from trainwright.units import MIB
@@ -218,8 +220,6 @@ def open_cluster_or_chip(name_or_path: str) -> Cluster | FoundChip:
     if path.suffix == ".json" or data.lstrip().startswith(b"{"):
         from trainwright.cluster import Cluster
         from trainwright.formats.codesign_document import CHIPS, FoundChip, read_chip
-        from trainwright.formats.document_json import carried, decode
-        from trainwright.formats.json_text import parse_json
 
         value = parse_json(data, source=name_or_path)
         if isinstance(value, dict) and value.get("kind") not in CHIPS:

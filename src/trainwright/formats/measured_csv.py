@@ -21,6 +21,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.errors import Fault, InvalidInput, TrainwrightError
+from trainwright.formats import catalog
+from trainwright.formats.hf_config import load_config
 from trainwright.profile.measured_model import MeasuredLayers
 
 if TYPE_CHECKING:
@@ -342,9 +344,7 @@ def read_beside(path: Path, runs: Sequence[MeasuredRun]) -> Beside:
 
     Of clusters every file in `clusters/` of an accelerator that the runs name.
     """
-    from trainwright.formats import catalog
     from trainwright.formats.cluster_toml import load_cluster
-    from trainwright.formats.hf_config import load_config
 
     models: dict[str, TransformerConfig] = {}
     clusters: list[Cluster] = []

@@ -27,6 +27,7 @@ from trainwright.errors import (
 )
 from trainwright.formats.calibration_toml import deciding_memory
 from trainwright.frameworks.megatron import megatron_fields
+from trainwright.model import TokenDispatcher
 from trainwright.plans.capability import (
     RecomputeForm,
     capability_of,
@@ -37,7 +38,9 @@ from trainwright.plans.capability import (
 from trainwright.plans.capability_table import Feature
 from trainwright.plans.configuration import even_blocks, own_split
 from trainwright.plans.plan import mapping_name, usual_schedule
+from trainwright.profile import Recompute
 from trainwright.step.figures import missing_bytes
+from trainwright.step.predict import price_configuration
 from trainwright.units import format_bytes
 
 if TYPE_CHECKING:
@@ -110,7 +113,6 @@ def _as_job(run: Configuration, job: Job, cluster: Cluster) -> Job:
 
 
 def _priced(run: Configuration, job: Job, cluster: Cluster) -> StepPrediction | None:
-    from trainwright.step.predict import price_configuration
 
     try:
         return price_configuration(job.model, cluster, run)
@@ -120,8 +122,6 @@ def _priced(run: Configuration, job: Job, cluster: Cluster) -> StepPrediction | 
 
 def _base(job: Job, own: Capability) -> Configuration:
     """The job with every gap but recomputation closed."""
-    from trainwright.profile import Recompute
-
     regular = job if job.recompute_form in _REGULAR else _without_recompute(job)
     run = regular.configuration()
     degrees = run.parallelism
@@ -165,8 +165,6 @@ def _is_sharded_so(job: Job, degrees: Parallelism, own: Capability) -> bool:
 
 def _dispatched(recipe: Recipe, job: Job, own: Capability) -> Recipe:
     """The recipe with tokens sent to experts as the framework can."""
-    from trainwright.model import TokenDispatcher
-
     lacking = {feature for feature in dispatch_features(job.demands) if not own.can(feature)}
     if Feature.NARROW_DISPATCH in lacking:
         recipe = replace(recipe, dispatch_dtype=None)
@@ -176,7 +174,6 @@ def _dispatched(recipe: Recipe, job: Job, own: Capability) -> Recipe:
 
 
 def _without_recompute(job: Job) -> Job:
-    from trainwright.profile import Recompute
 
     plain = tuple(
         replace(stage, recompute=(Recompute.NONE,) * len(stage.kinds)) for stage in job.stages
@@ -186,8 +183,6 @@ def _without_recompute(job: Job) -> Job:
 
 def _runs(base: Configuration, job: Job, own: Capability) -> Iterator[Configuration]:
     """The patterns of recomputation that the framework knows, on the base."""
-    from trainwright.profile import Recompute
-
     forms = own.recompute_forms()
     yield base
     if job.recompute_form is RecomputeForm.NONE:

@@ -9,8 +9,26 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from trainwright.cluster.calibration import as_compiled
+from trainwright.cluster.framework_memory import on_engine
 from trainwright.errors import InvalidInput
+from trainwright.formats.atomic_file import read_bytes
+from trainwright.formats.catalog import changed_model, model_names
+from trainwright.formats.document_json import encode
+from trainwright.frameworks.jobs import Beside, read
+from trainwright.frameworks.jobs.detect import format_of, logged_format, pasted_in, untraced
+from trainwright.frameworks.jobs.settings import (
+    BETWEEN,
+    TEXT,
+    UNDESCRIBED,
+    catalog_name,
+    parse_yaml,
+)
+from trainwright.frameworks.launch import predicted_for
+from trainwright.model.transformer import adapter_targets
+from trainwright.options.inputs import ModelInput, embed, resolve_model
 from trainwright.options.run import ALL_TARGETS
+from trainwright.plans.capability_table import PRODUCTS
 from trainwright.units import format_count
 
 if TYPE_CHECKING:
@@ -20,7 +38,6 @@ if TYPE_CHECKING:
     from trainwright.frameworks.jobs.detect import Pasted
     from trainwright.frameworks.jobs.settings import StatedRun
     from trainwright.model import TransformerConfig
-    from trainwright.options.inputs import ModelInput
     from trainwright.options.option import Options
     from trainwright.plans.status import MemorySnapshot, OutOfMemory
 
@@ -56,8 +73,6 @@ def job_format(path: str | Path) -> str | None:
 
     Raises `InvalidInput` naming the line of a file that ends in .yaml and is not YAML.
     """
-    from trainwright.frameworks.jobs.detect import format_of, pasted_in, untraced
-
     where = Path(path)
     try:
         is_small = where.is_file() and where.stat().st_size <= _LARGEST
@@ -71,8 +86,6 @@ def job_format(path: str | Path) -> str | None:
     if found is None and (pasted := pasted_in(text, where.name, where.parent)) is not None:
         return pasted.format
     if found is None and where.suffix.lower() in (".yaml", ".yml"):
-        from trainwright.frameworks.jobs.settings import parse_yaml
-
         try:
             parse_yaml(text)
         except InvalidInput as error:
@@ -144,12 +157,6 @@ def open_stated(
     many, whatever the file says. With `text` the file is read as if that stood in it. Raises
     `InvalidInput` with every fault of the file.
     """
-    from trainwright.cluster.calibration import as_compiled
-    from trainwright.cluster.framework_memory import on_engine
-    from trainwright.frameworks.jobs import Beside, read
-    from trainwright.frameworks.jobs.detect import format_of, pasted_in
-    from trainwright.frameworks.launch import predicted_for
-
     where = Path(path)
     beside = Beside(
         folder=where.parent,
@@ -197,11 +204,6 @@ def stated_in(text: str, name: str) -> StatedJob:
 
     Raises `InvalidInput` with every fault of the text, and for a model outside of the catalog.
     """
-    from trainwright.formats.catalog import model_names
-    from trainwright.frameworks.jobs import Beside, read
-    from trainwright.frameworks.jobs.detect import format_of, pasted_in
-    from trainwright.frameworks.jobs.settings import catalog_name
-
     pasted = pasted_in(text, name)
     kind = None if pasted is None else pasted.format
     text = text if pasted is None else pasted.text
@@ -244,8 +246,6 @@ def stated_controls(text: str, name: str, options: Iterable[str]) -> dict[str, A
 
 def text_of(path: str | Path) -> str:
     """What stands in a job's file; raises `InvalidInput` where it is no text."""
-    from trainwright.formats.atomic_file import read_bytes
-
     try:
         return _as_started(read_bytes(path, name="from").decode())
     except UnicodeDecodeError:
@@ -262,8 +262,6 @@ _TRACED: Final = re.compile(
 
 def _as_started(text: str) -> str:
     """A log that only shows the commands it is the output of, as a script of them; others as is."""
-    from trainwright.frameworks.jobs.detect import logged_format
-
     if logged_format(text) is not None:
         return text
     traced = dict.fromkeys(_TRACED.findall(text))  # a job that is started again shows them again
@@ -271,7 +269,6 @@ def _as_started(text: str) -> str:
 
 
 def _warnings(run: StatedRun, name: str, *, names_model: bool) -> Iterator[str]:
-    from trainwright.frameworks.jobs.settings import BETWEEN, UNDESCRIBED
 
     if run.unknown:
         yield f"{name}: not known here and not used: {', '.join(run.unknown)}"
@@ -295,10 +292,6 @@ def _warnings(run: StatedRun, name: str, *, names_model: bool) -> Iterator[str]:
 
 def stated_model(job: StatedJob, model: str | Path | None) -> ModelInput:
     """The model named beside the file, or the one the file describes or names."""
-    from trainwright.formats.document_json import encode
-    from trainwright.frameworks.jobs.settings import UNDESCRIBED
-    from trainwright.options.inputs import ModelInput, embed, resolve_model
-
     if model is None and job.run.model_name is not None and job.run.model_changes:
         config = _changed(job.run.model_name, job.run.model_changes)
         return ModelInput(config=config, embedded=embed("model", job.name, encode(config)))
@@ -317,9 +310,6 @@ def stated_model(job: StatedJob, model: str | Path | None) -> ModelInput:
 
 def _changed(name: str, changes: Mapping[str, Any]) -> TransformerConfig:
     """The catalog's model of a name with other values of keys of its `config.json`."""
-    from trainwright.formats.catalog import changed_model
-    from trainwright.frameworks.jobs.settings import catalog_name
-
     known = catalog_name(name)
     if known is None:
         wanted = f"{_ASKED}, which changes {', '.join(changes)} of {name}"
@@ -329,9 +319,6 @@ def _changed(name: str, changes: Mapping[str, Any]) -> TransformerConfig:
 
 def _resolved(name: str) -> object:
     """The catalog's model of a name, or that of the local cache; asks for it where neither is."""
-    from trainwright.frameworks.jobs.settings import catalog_name
-    from trainwright.options.inputs import resolve_model
-
     try:
         return resolve_model(catalog_name(name) or name)
     except InvalidInput:
@@ -360,10 +347,6 @@ def job_of_model(job: StatedJob, model: TransformerConfig) -> StatedJob:
     and of names that nobody knows adapters lie beside every product. Parts before its text are
     frozen only where it has some.
     """
-    from trainwright.frameworks.jobs.settings import TEXT
-    from trainwright.model.transformer import adapter_targets
-    from trainwright.plans.capability_table import PRODUCTS
-
     if job.run.freeze is not None and not model.towers:
         text = tuple(part for part in job.run.freeze if part in TEXT)
         job = replace(job, run=replace(job.run, freeze=text or None))

@@ -8,6 +8,7 @@ Experts get equal shares of the tokens, whatever the router says. Collectives ar
 from __future__ import annotations
 
 import math
+import os
 import platform
 import statistics
 import time
@@ -665,6 +666,5 @@ def _linux_available_bytes() -> float:
 
 
 def _physical_bytes() -> float:
-    import os
 
     return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))

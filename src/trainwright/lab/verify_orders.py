@@ -13,15 +13,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from trainwright.documents.jobs import job_of, timelines_of
 from trainwright.documents.mixed_plan import MixedPlanResult
 from trainwright.documents.model_estimate import ModelEstimateResult
 from trainwright.documents.model_plan import ModelPlanResult
+from trainwright.documents.open import recheck
 from trainwright.documents.placement import PlacementResult
 from trainwright.documents.printing import counted
-from trainwright.documents.profile_plan import EstimateResult, PlanResult
-from trainwright.documents.schedule import ScheduleResult
+from trainwright.documents.profile_plan import EstimateResult, PlanResult, profile_of_request
+from trainwright.documents.runs import model_and_cluster, planned_parts
+from trainwright.documents.schedule import ScheduleResult, timeline_of
 from trainwright.documents.verification import Check, Control, Outcome
 from trainwright.errors import InvalidInput, UnsupportedFeature
+from trainwright.formats.json_text import parse_json
+from trainwright.formats.schedule_json import read_compute_comms, read_compute_only
+from trainwright.frameworks.pytorch import STAGES
 from trainwright.lab.token_replay import (
     BLOCK,
     EMBEDDING,
@@ -34,11 +40,11 @@ from trainwright.lab.token_replay import (
     replay_tokens,
 )
 from trainwright.model.config import LayerKind
-from trainwright.plans.lowered import LoweredKind
+from trainwright.plans.lowered import LoweredKind, refuse_misordered
 from trainwright.plans.plan import DEFAULT_SCHEDULE
 from trainwright.plans.schedule import ActionKind, Schedule
 from trainwright.profile import Recompute
-from trainwright.scheduling.lower import validate_lowered
+from trainwright.scheduling.lower import as_pytorch_runs, lower, meets_in_order, validate_lowered
 from trainwright.scheduling.simulate import validate
 from trainwright.units import format_bytes
 
@@ -118,7 +124,6 @@ class Pipeline:
         return schedule, self._lowered(schedule)
 
     def _lowered(self, schedule: Schedule) -> LoweredSchedule:
-        from trainwright.scheduling.lower import lower
 
         sharded = range(schedule.placement.num_stages) if self.is_sharded else ()
         return lower(schedule, costs=self.timeline.costs, sharded_stages=frozenset(sharded))
@@ -126,8 +131,6 @@ class Pipeline:
 
 def in_known_terms(schedule: Schedule) -> Schedule:
     """In PyTorch's terms, or as it is where there are none: then no runtime of its runs it."""
-    from trainwright.scheduling.lower import as_pytorch_runs
-
     try:
         return as_pytorch_runs(schedule)
     except UnsupportedFeature:
@@ -157,7 +160,6 @@ def subject_of(document: Any) -> Pipeline | Replicas:
 
 @subject_of.register
 def _(document: ScheduleResult) -> Pipeline:
-    from trainwright.documents.schedule import timeline_of
 
     timeline = timeline_of(document)
     if timeline is None:
@@ -176,7 +178,6 @@ def _(document: ScheduleResult) -> Pipeline:
 
 @subject_of.register
 def _(document: ModelPlanResult) -> Pipeline | Replicas:
-    from trainwright.documents.jobs import job_of
 
     job = job_of(document)
     if job.parallelism is None:
@@ -186,7 +187,6 @@ def _(document: ModelPlanResult) -> Pipeline | Replicas:
 
 @subject_of.register
 def _(document: ModelEstimateResult) -> Pipeline:
-    from trainwright.documents.jobs import job_of
 
     held = tuple(rank.total_bytes for rank in document.memory)
     return replace(_of_job(document, job_of(document), held), makespan_s=document.pipeline_s)
@@ -195,9 +195,6 @@ def _(document: ModelEstimateResult) -> Pipeline:
 @subject_of.register
 def _(document: MixedPlanResult) -> Pipeline:
     """The chains of like replicas, the one that ends the step with the time of the pipeline."""
-    from trainwright.documents.jobs import timelines_of
-    from trainwright.documents.runs import model_and_cluster, planned_parts
-
     degrees = document.parallelism
     if not document.stages or degrees is None:
         raise InvalidInput.of("document", f'holds no plan: its status is "{document.status}"')
@@ -228,7 +225,6 @@ def _(document: MixedPlanResult) -> Pipeline:
 def _of_job(
     document: ModelPlanResult | ModelEstimateResult, job: Job, peak_bytes: tuple[float, ...]
 ) -> Pipeline:
-    from trainwright.documents.jobs import timelines_of
 
     return Pipeline(
         timeline=timelines_of(document, job)[0],
@@ -371,8 +367,6 @@ def _replicated(stage: StageRecord, feeds: tuple[int, ...]) -> ReplicatedStage:
 
 def _feeds(document: PlanResult | EstimateResult) -> tuple[tuple[int, ...], ...]:
     """For each stage the stages that take a tensor of it."""
-    from trainwright.documents.profile_plan import profile_of_request
-
     structure = profile_of_request(document.request).structure
     stage_of = {layer: at for at, stage in enumerate(document.stages) for layer in stage.layers}
     found: list[set[int]] = [set() for _ in document.stages]
@@ -448,8 +442,6 @@ def check_document(document: Verifiable) -> tuple[Check, Verifiable]:
 
     The document comes back with figures that its version did not have yet.
     """
-    from trainwright.documents.open import recheck
-
     detail = "hashes, decisions, prices and claims follow from its request"
     try:
         known = recheck(document)
@@ -507,8 +499,6 @@ def _pipeline_memory(subject: Pipeline) -> Check:
 
 def check_orders(subject: Pipeline) -> Check:
     """Owners, counts, order on each rank, no cycle."""
-    from trainwright.scheduling.simulate import validate
-
     schedule = subject.timeline.schedule
     sizes = (
         counted(schedule.placement.num_stages, "stage"),
@@ -526,8 +516,6 @@ def check_orders(subject: Pipeline) -> Check:
 
 def check_transfers(lowered: LoweredSchedule) -> Check:
     """Each tensor sent and received once, in one order, buffered or not; gradients reduced once."""
-    from trainwright.scheduling.lower import validate_lowered
-
     detail = f"{counted(len(lowered.actions), 'step')}: sends match receives, also where sends wait"
     try:
         validate_lowered(lowered)
@@ -539,9 +527,6 @@ def check_transfers(lowered: LoweredSchedule) -> Check:
 
 def check_last_stage(subject: Pipeline) -> Check:
     """PyTorch's runtime looks losses up by the order in which the last stage ran its forwards."""
-    from trainwright.plans.lowered import refuse_misordered
-    from trainwright.scheduling.lower import as_pytorch_runs, meets_in_order
-
     schedule = subject.timeline.schedule
     try:
         refuse_misordered(as_pytorch_runs(schedule))
@@ -563,8 +548,6 @@ def exported_checks(folder: Path, subject: Pipeline) -> Iterator[Check]:
 
 
 def _stages_check(folder: Path, subject: Pipeline) -> Check:
-    from trainwright.formats.json_text import parse_json
-    from trainwright.frameworks.pytorch import STAGES
 
     path = folder / STAGES
     detail = "one rank, which needs no schedule; layers, replicas and microbatches of this plan"
@@ -602,9 +585,6 @@ def _stated(found: Any) -> tuple[int, int, int, tuple[int, ...]]:
 
 
 def _order_checks(folder: Path, subject: Pipeline) -> Iterator[Check]:
-    from trainwright.formats.schedule_json import read_compute_comms, read_compute_only
-    from trainwright.scheduling.lower import as_pytorch_runs, validate_lowered
-    from trainwright.scheduling.simulate import validate
 
     expected = as_pytorch_runs(subject.timeline.schedule)
     for name in ("schedule.csv", "schedule_comms.csv"):

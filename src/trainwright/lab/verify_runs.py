@@ -43,13 +43,28 @@ from trainwright.lab.gloo_check import (
     with_swapped_microbatches,
     without_gradient_reduction,
 )
-from trainwright.lab.token_replay import fewer_layers, spread, whole_model
+from trainwright.lab.token_replay import (
+    LOSS_LIMIT,
+    fewer_layers,
+    replay_replicas,
+    replay_tokens,
+    spread,
+    whole_model,
+)
 from trainwright.lab.verify_orders import Pipeline, check, in_known_terms, left_out
 from trainwright.options.schedule import Method, ScheduleCase, SearchOptions
 from trainwright.plans.plan import DEFAULT_SCHEDULE
 from trainwright.plans.schedule import ActionKind, Placement, Schedule
-from trainwright.scheduling.families import FAMILIES
+from trainwright.scheduling.families import FAMILIES, FamilyRequest, generate
 from trainwright.scheduling.lower import as_pytorch_runs, lower
+from trainwright.scheduling.simulate import timeline_faults
+from trainwright.step.pipeline import (
+    PipelineShape,
+    PipelineStage,
+    PipelineTimes,
+    one_f_one_b_ends_s,
+    schedule_of,
+)
 from trainwright.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -208,7 +223,6 @@ def pipeline_checks(
 
 
 def _check_times(subject: Pipeline) -> Check:
-    from trainwright.scheduling.simulate import timeline_faults
 
     timeline = subject.timeline
     faults = timeline_faults(timeline)
@@ -222,7 +236,6 @@ def _check_times(subject: Pipeline) -> Check:
 
 
 def _check_tokens(subject: Pipeline, lowered: LoweredSchedule) -> Check:
-    from trainwright.lab.token_replay import replay_tokens
 
     if len(lowered.actions) > MOST_STEPS:
         return left_out(1, "replay", f"more than {MOST_STEPS:,} steps are not replayed")
@@ -264,7 +277,6 @@ def _autograd_checks(
         why = f"{visits:,} forwards; more than {MOST_VISITS:,} are not replayed with autograd"
         return tuple(left_out(1, name, why) for name in names), ()
     from trainwright.lab.autograd_replay import replay_autograd
-    from trainwright.lab.token_replay import LOSS_LIMIT
 
     most = max(schedule.placement.num_stages, min(64, MOST_VISITS // schedule.num_microbatches))
     stages = whole_model(fewer_layers(subject.stages, most=most))
@@ -317,8 +329,6 @@ def kept_check(level: int, ranks: tuple[KeptBytes, ...], more: str = "") -> Chec
 
 def replica_checks(subject: Replicas) -> tuple[Check, ...]:
     """1F1B over replicated stages: it gets to its end, holds what is claimed, takes that long."""
-    from trainwright.lab.token_replay import replay_replicas
-
     stages, m = subject.replicated, subject.num_microbatches
     if 2 * m * len(stages) > MOST_STEPS:
         why = f"{2 * m * len(stages):,} actions; more than {MOST_STEPS:,} are not replayed"
@@ -342,7 +352,6 @@ def replica_checks(subject: Replicas) -> tuple[Check, ...]:
 def _replica_faults(
     subject: Replicas, end_s: tuple[float, ...], most: tuple[int, ...]
 ) -> Iterator[Fault]:
-    from trainwright.step.pipeline import PipelineStage, one_f_one_b_ends_s
 
     m = subject.num_microbatches
     for at, (claimed, held) in enumerate(zip(subject.in_flight, most, strict=True)):
@@ -495,7 +504,6 @@ def _small_schedule(
 
 
 def _folded_family(subject: Pipeline, ranks: int) -> Schedule:
-    from trainwright.step.pipeline import PipelineShape, PipelineTimes, schedule_of
 
     full = subject.timeline.schedule
     chunks = full.placement.num_stages // full.num_ranks
@@ -519,8 +527,6 @@ def _folded_family(subject: Pipeline, ranks: int) -> Schedule:
 
 def _one_f_one_b(subject: Replicas) -> tuple[Schedule, str]:
     """Stages of a profile's plan, a rank each."""
-    from trainwright.scheduling.families import FamilyRequest, generate
-
     count = len(subject.replicated)
     ranks = min(count, MOST_RANKS)
     shared = subject.num_microbatches // max(1, max(s.replicas for s in subject.replicated))

@@ -9,19 +9,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
+from trainwright.formats.atomic_file import exists, read_bytes
 from trainwright.formats.document_json import carried, content_hash, decode, encode
-from trainwright.formats.json_text import quote
+from trainwright.formats.json_text import parse_json, quote, scan_json
+from trainwright.model import TransformerConfig
 from trainwright.options.option import Kind, Options
 from trainwright.options.table import fields_given
 from trainwright.plans.configuration import Embedded, SettingRecord
+from trainwright.profile import Profile, ProfileFile, Setting
 from trainwright.units import parse_time_unit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from trainwright.formats.hf_config import ModelDescription
-    from trainwright.model import TransformerConfig
-    from trainwright.profile import Profile, ProfileFile, Setting
     from trainwright.profile.placement_case import PlacementCase
 
 
@@ -97,7 +98,6 @@ def with_costs_of(model: str | Callable[..., Any], given: ProfileInput) -> tuple
     """
     from trainwright.formats.profile_json import write_profile
     from trainwright.plugins import COST_MODELS, plug_in
-    from trainwright.profile import Profile, ProfileFile
 
     plugin = plug_in("cost-model", COST_MODELS, model, ())
     made = plugin.call(Profile, given.profile)
@@ -143,7 +143,6 @@ def resolve_setting(stated: Setting | None, overrides: Mapping[str, float]) -> S
 
 
 def _make_setting(values: dict[str, Any]) -> Setting:
-    from trainwright.profile import Setting
 
     with naming_options(_OF_SETTING):
         return Setting(**values)
@@ -314,8 +313,6 @@ def resolve_input(
     be planned on a cluster, which takes the place of its header.
     """
     unit_s = None if time_unit is None else parse_time_unit(time_unit)
-    from trainwright.formats.atomic_file import exists
-    from trainwright.profile import Profile, ProfileFile
 
     if isinstance(model, Profile):
         model = ProfileFile(profiles=(model,))
@@ -361,8 +358,6 @@ def _read_file(
     unit_s: float | None,
     on_cluster: bool,
 ) -> ProfileInput | ModelInput | PlacementInput:
-    from trainwright.formats.atomic_file import read_bytes
-    from trainwright.formats.json_text import parse_json, scan_json
     from trainwright.formats.piper_json import read_piper
     from trainwright.formats.profile_json import read_profile
 
@@ -417,8 +412,6 @@ def _read_file(
             part = carried(text.value, "model", source=source)
             name = part.name
             if part.kind == "model":
-                from trainwright.model import TransformerConfig
-
                 described = decode(TransformerConfig, part.content, path=_CARRIED, source=source)
                 return _no_unit(ModelInput(config=described, embedded=part), unit_s)
             with inside(_CARRIED):

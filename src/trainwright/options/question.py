@@ -6,8 +6,12 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from trainwright._version import __version__
+from trainwright.cluster import Cluster
+from trainwright.cluster.calibration import TYPICAL
 from trainwright.errors import Fault, InvalidInput, refuse
 from trainwright.formats.calibration_toml import deciding_memory
+from trainwright.formats.document_json import decode, encode
+from trainwright.model import DEFAULT_RECIPE, PRECISIONS, Head, Offload, TransformerConfig
 from trainwright.options.clusters import (
     opened,
     priced_as_run,
@@ -16,7 +20,7 @@ from trainwright.options.clusters import (
     software_named_by,
     with_host,
 )
-from trainwright.options.inputs import embed, inside, naming_options
+from trainwright.options.inputs import ModelInput, embed, inside, naming_options
 from trainwright.options.run import (
     as_program_trains,
     as_trained,
@@ -35,24 +39,40 @@ from trainwright.options.space import (
     refuse_no_search,
 )
 from trainwright.options.table import option_of
-from trainwright.planning.question.question import ANY
+from trainwright.planning.question.question import (
+    ANY,
+    ModelQuestion,
+    RunSettings,
+    Workload,
+    context_degrees,
+    dense_points,
+    measured_sizes,
+    microbatch_sizes,
+    tensor_degrees,
+)
 from trainwright.plans.capability import capability_of
 from trainwright.plans.capability_table import MOVES_GRADIENTS, USUAL_LOSS_CHUNK, Feature
-from trainwright.plans.configuration import Embedded, PlanRequest, WorkloadRecord
+from trainwright.plans.configuration import (
+    DEFAULT_OVERLAP,
+    NO_OVERHEADS,
+    Embedded,
+    PlanRequest,
+    WorkloadRecord,
+)
 from trainwright.plans.status import ALL_BF16
 from trainwright.profile import Recompute
 from trainwright.profile.measured_model import MeasuredModel, measured_model
+from trainwright.profile.profile import divisors
 from trainwright.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from trainwright.cluster import Cluster
     from trainwright.execution import Budget
-    from trainwright.model import Offload, Recipe
-    from trainwright.options.inputs import ModelInput, ProfileInput
+    from trainwright.model import Recipe
+    from trainwright.options.inputs import ProfileInput
     from trainwright.options.option import Options
-    from trainwright.planning.question.question import Allowed, ModelQuestion, RunSettings
+    from trainwright.planning.question.question import Allowed
     from trainwright.planning.search.search import ModelOutcome
     from trainwright.plans.capability import Capability
     from trainwright.profile import Profile
@@ -91,10 +111,6 @@ class ModelCall:
 
 def request_of(call: ModelCall, *, time_limit_s: float | None) -> PlanRequest:
     """The request that a document carries."""
-    from trainwright.formats.document_json import encode
-    from trainwright.model import DEFAULT_RECIPE
-    from trainwright.plans.configuration import DEFAULT_OVERLAP
-
     question = call.question
     workload = question.workload
     return PlanRequest(
@@ -141,12 +157,6 @@ def _unless_usual(value: Noun, usual: Noun) -> Noun | None:
 
 def call_of(request: PlanRequest) -> ModelCall:
     """What was asked; raises `InvalidInput` under the keys of the document."""
-    from trainwright.cluster import Cluster
-    from trainwright.formats.document_json import decode
-    from trainwright.model import DEFAULT_RECIPE
-    from trainwright.planning.question.question import ModelQuestion, RunSettings, Workload
-    from trainwright.plans.configuration import DEFAULT_OVERLAP, NO_OVERHEADS
-
     space, stated, where = request.space, request.workload, request.cluster
     missing = [
         Fault(f"request.{name}", "required field is missing")
@@ -205,9 +215,6 @@ def _model_in(request: PlanRequest, stated: WorkloadRecord) -> Trained:
 
 def trained_in(given: Embedded, *, sequence: int | None, excluded: Iterable[str] = ()) -> Trained:
     """What a document embeds; raises `InvalidInput` under the keys of its request."""
-    from trainwright.formats.document_json import decode
-    from trainwright.model import TransformerConfig
-
     if given.kind == "profile":
         from trainwright.formats.profile_json import read_profile
 
@@ -255,9 +262,6 @@ def model_call(given: ModelInput | ProfileInput, options: Options) -> ModelCall:
 
     Of a profile it has what was measured in place of the model.
     """
-    from trainwright.options.inputs import ModelInput
-    from trainwright.planning.question.question import ModelQuestion, Workload
-
     if isinstance(given, ModelInput):
         given = tuned(given, options)
         given = as_trained(given, options)
@@ -338,8 +342,6 @@ def model_call(given: ModelInput | ProfileInput, options: Options) -> ModelCall:
 
 def _of_precision(allowed: Allowed, precision: str | None) -> Allowed:
     """What a number format leaves: autocast copies weights that lie whole on each device."""
-    from trainwright.model import PRECISIONS
-
     wanted = PRECISIONS.get(precision or "")
     if wanted is None or not wanted.casts:
         return allowed
@@ -359,7 +361,6 @@ def _launchable(
     `usual_frameworks`; another than the usual one is said with its reason. Of whom a speed is
     expected stays as it is.
     """
-    from trainwright.cluster.calibration import TYPICAL
     from trainwright.planning.search.framework import frameworks_for, in_words
 
     if isinstance(question.model, MeasuredModel) or len(question.cluster.pools) > 1:
@@ -525,8 +526,6 @@ def _pieces(
     question: ModelQuestion, own: Capability
 ) -> tuple[list[tuple[str, Any]], list[str], list[str]]:
     """Fields of the recipe that cut tokens where it does not, in words, and as options."""
-    from trainwright.model import Head
-
     recipe, model = question.settings.recipe, question.model
     assert not isinstance(model, MeasuredModel), "the times of a profile are those of its layers"
     found: list[tuple[str, Any, str, str]] = []
@@ -541,8 +540,6 @@ def _pieces(
 
 def _rungs(framework: str) -> Iterator[tuple[Offload, bool]]:
     """What a framework moves to the host, ever more of it, and whether it cuts tokens, too."""
-    from trainwright.model import Offload
-
     own, held = capability_of(framework), 1.0 if framework in MOVES_GRADIENTS else 0.0
     keeps, states = own.can(Feature.OFFLOAD_ACTIVATIONS), own.can(Feature.OFFLOAD)
     kept = Offload(activations=1.0 if keeps else 0.0)
@@ -574,7 +571,6 @@ def of_what_is_told_apart(model: Trained, allowed: Allowed, stated: Any = None) 
 def _settings(options: Options, cluster: Cluster) -> RunSettings:
     """How the model trains; raises `InvalidInput` naming options."""
     from trainwright.planning.bounds.pools import common_precision
-    from trainwright.planning.question.question import RunSettings
 
     refuse_unknown_words(options)
     if len(cluster.pools) == 1:
@@ -609,13 +605,6 @@ def refuse_empty_space(question: ModelQuestion) -> None:
 
 
 def _nothing_left(question: ModelQuestion) -> Iterator[Fault]:
-    from trainwright.planning.question.question import (
-        ANY,
-        context_degrees,
-        microbatch_sizes,
-        tensor_degrees,
-    )
-    from trainwright.profile.profile import divisors
 
     allowed, workload, model = question.allowed, question.workload, question.model
     limit = question.num_devices
@@ -680,8 +669,6 @@ def _not_run_together(question: ModelQuestion) -> Iterator[Fault]:
 
 def _not_measured(question: ModelQuestion, model: MeasuredModel) -> Iterator[Fault]:
     """Sizes, degrees and modes that the profile does not have."""
-    from trainwright.planning.question.question import dense_points, measured_sizes
-
     allowed, workload = question.allowed, question.workload
     sizes = measured_sizes(model, workload, allowed.microbatch_size)
     if not sizes:
@@ -734,8 +721,6 @@ def _too_many(question: ModelQuestion) -> Iterator[Fault]:
 
 def _no_replicas(question: ModelQuestion, sizes: Iterable[int]) -> Iterator[Fault]:
     """Replicas that can share the batch in no microbatch size, copies beyond all of them."""
-    from trainwright.profile.profile import divisors
-
     allowed, batch = question.allowed, question.workload.global_batch
     shares = sorted({share for size in sizes for share in divisors(batch // size)})
     offered = [share for share in shares if share <= question.num_devices]

@@ -8,21 +8,34 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.errors import Fault, InvalidInput, refuse
+from trainwright.formats.document_json import encode
+from trainwright.model import NO_OFFLOAD, LayerKind, LowRank, Offload, Recipe, RunShape, layer_graph
+from trainwright.model.config import TRAIN_ALL
+from trainwright.model.operator import MODULE_NAMES
+from trainwright.model.recipe import optimizer_named
+from trainwright.model.transformer import linear_targets, usual_targets
 from trainwright.options.clusters import ANY_FRAMEWORK, LARGEST_CLUSTER
 from trainwright.options.inputs import embed, naming_options
 from trainwright.options.table import fields_given, option_of
-from trainwright.plans.plan import usual_schedule
+from trainwright.plans.configuration import (
+    USUAL_FIT_PROBABILITY,
+    Configuration,
+    Overlap,
+    overheads_at,
+    precision_faults,
+)
+from trainwright.plans.plan import Parallelism, mapping_named, usual_schedule
+from trainwright.profile import Recompute
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from trainwright.cluster import Accelerator
-    from trainwright.model import LowRank, Offload, Recipe, TransformerConfig
+    from trainwright.model import TransformerConfig
     from trainwright.model.config import Tuning
     from trainwright.options.inputs import ModelInput
     from trainwright.options.option import Options
-    from trainwright.plans.configuration import Configuration, MemoryOverheads, Overlap
-    from trainwright.plans.plan import Parallelism
+    from trainwright.plans.configuration import MemoryOverheads
 
 
 # How a model trains: from options to the nouns that the table names
@@ -31,9 +44,6 @@ if TYPE_CHECKING:
 
 def unknown_words(options: Options) -> Iterator[Fault]:
     """Words of the options that name nothing."""
-    from trainwright.model import Recipe
-    from trainwright.plans.configuration import Overlap
-
     flags = option_of("plan")
     words = fields_given("plan", "recipe", options)
     for field in fields(Recipe):
@@ -65,9 +75,6 @@ def refuse_unknown_words(options: Options) -> None:
 
 def recipe_of(options: Options) -> Recipe:
     """The recipe; raises `InvalidInput` under the names of its fields."""
-    from trainwright.model import Recipe
-    from trainwright.model.recipe import optimizer_named
-
     given = fields_given("plan", "recipe", options)
     if (named := optimizer_named(str(given.get("optimizer", "")))) is not None:
         given["optimizer"], dtype = named
@@ -101,8 +108,6 @@ def as_program_trains(options: Options, device: Accelerator) -> Options:
 
 def _offload(shares: Mapping[str, float]) -> Offload | None:
     """What lies on the host; None where nothing does."""
-    from trainwright.model import NO_OFFLOAD, Offload
-
     known = [each.name for each in fields(Offload)]
     shares = {name: share for name, share in shares.items() if share}
     refuse(
@@ -116,15 +121,11 @@ def _offload(shares: Mapping[str, float]) -> Offload | None:
 
 def overlap_of(options: Options) -> Overlap:
     """What hides; raises `InvalidInput` for what is no share."""
-    from trainwright.plans.configuration import Overlap
-
     return Overlap(**(options.get("overlap") or {}))
 
 
 def refuse_formats(recipe: Recipe, device: Accelerator) -> None:
     """Raise `InvalidInput` where the device does not multiply in the formats of the recipe."""
-    from trainwright.plans.configuration import precision_faults
-
     refuse(precision_faults(recipe.precision, device))
 
 
@@ -165,9 +166,6 @@ def configuration_of(options: Options, *, num_devices: int | None) -> Configurat
 
     Raises `InvalidInput` with every option that is missing or has no meaning.
     """
-    from trainwright.model.operator import MODULE_NAMES
-    from trainwright.plans.configuration import Configuration
-
     faults = [*_missing(options), *_beyond_all(options), *unknown_words(options)]
     if faults:
         raise InvalidInput(faults)
@@ -218,7 +216,6 @@ def _beyond_all(options: Options) -> Iterator[Fault]:
 
 
 def _degrees(options: Options, num_devices: int | None) -> Parallelism:
-    from trainwright.plans.plan import Parallelism, mapping_named
 
     given = fields_given("estimate", "parallelism", options)
     tensor = given.get("tensor", 1)
@@ -234,7 +231,6 @@ def _degrees(options: Options, num_devices: int | None) -> Parallelism:
 
 
 def _recompute(text: str) -> tuple[Any, int | None]:
-    from trainwright.profile import Recompute
 
     mode, colon, count = text.partition(":")
     if mode not in set(Recompute) or (colon and not count.isdecimal()):
@@ -245,8 +241,6 @@ def _recompute(text: str) -> tuple[Any, int | None]:
 
 def overheads_of(options: Options) -> MemoryOverheads:
     """What a device keeps beside the model; raises `InvalidInput` under the names of fields."""
-    from trainwright.plans.configuration import USUAL_FIT_PROBABILITY, overheads_at
-
     given = fields_given("plan", "overheads", options)
     return replace(overheads_at(given.get("fit_probability", USUAL_FIT_PROBABILITY)), **given)
 
@@ -265,7 +259,6 @@ def _predicting(given: ModelInput, count: int | None) -> ModelInput:
     config = config_predicting(given.config, count, name=given.embedded.name)
     if config == given.config:
         return given
-    from trainwright.formats.document_json import encode
 
     name = f"{given.embedded.name}, {count or 'no'} MTP layer{'s' * (count != 1)}"
     return replace(given, config=config, embedded=embed("model", name, encode(config)))
@@ -289,7 +282,6 @@ def with_images(given: ModelInput, options: Options) -> ModelInput:
     count, pixels = options.get("images") or 0, options.get("image_size")
     if not count and pixels is None:
         return given
-    from trainwright.formats.document_json import encode
 
     config = config_with_images(
         given.config,
@@ -359,9 +351,6 @@ def tuned(given: ModelInput, options: Options) -> ModelInput:
     Raises `InvalidInput` for layers, ranks or targets that the model does not have, and where the
     folder of an adapter is given adapters again.
     """
-    from trainwright.formats.document_json import encode
-    from trainwright.model import RunShape, layer_graph
-
     before = given.config.tuning
     if before.low_rank is not None and options.get("lora_rank") is not None:
         raise InvalidInput.of("lora-rank", "the model is an adapter's folder, which has its own")
@@ -381,9 +370,6 @@ def tuning_asked(options: Options, model: TransformerConfig | None) -> Tuning:
     Raises `InvalidInput` for options that need another one, and for kinds of layers that there are
     not.
     """
-    from trainwright.model import LayerKind
-    from trainwright.model.config import TRAIN_ALL
-
     refuse(_faults(options))
     before = TRAIN_ALL if model is None else model.tuning
     rank, blocks = options.get("lora_rank"), options.get("freeze_blocks")
@@ -398,7 +384,6 @@ def tuning_asked(options: Options, model: TransformerConfig | None) -> Tuning:
 
 
 def _faults(options: Options) -> Iterator[Fault]:
-    from trainwright.model import LayerKind
 
     if options.get("lora_rank") is None:
         for name in ("lora_targets", "lora_dropout", "weight_bits"):
@@ -411,8 +396,6 @@ def _faults(options: Options) -> Iterator[Fault]:
 
 
 def _low_rank(rank: int, options: Options, model: TransformerConfig | None) -> LowRank:
-    from trainwright.model import LowRank
-    from trainwright.model.transformer import linear_targets, usual_targets
 
     targets = tuple(options.get("lora_targets") or ())
     if model is None:  # whose products only its trace shows

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainwright.errors import Fault, InvalidInput
+from trainwright.formats.schedule_json import ScheduleSpec, load_schedule_spec, too_large
 from trainwright.options.inputs import display_name
 from trainwright.plans.schedule import ActionKind, Placement, Schedule, broadcast
 from trainwright.scheduling.candidates import with_recompute
@@ -20,7 +21,6 @@ from trainwright.units import TimeUnit, parse_action_time, parse_memory
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from trainwright.formats.schedule_json import ScheduleSpec
     from trainwright.plans.schedule import ScheduleCosts
 
 
@@ -253,7 +253,6 @@ def _costs_of(
     given: Mapping[str, Time],
     otherwise: ScheduleCase | None,
 ) -> ScheduleCase:
-    from trainwright.formats.schedule_json import ScheduleSpec, load_schedule_spec
 
     read, unit = _read_times(given)
     _require_sizes(read)
@@ -304,7 +303,6 @@ def _read_times(given: Mapping[str, Time]) -> tuple[dict[str, float], TimeUnit |
 
 
 def _require_sizes(amounts: Mapping[str, float]) -> None:
-    from trainwright.formats.schedule_json import too_large
 
     problems = {name: too_large(value) for name, value in amounts.items()}
     faults = [Fault(name, problem) for name, problem in problems.items() if problem is not None]

@@ -14,16 +14,20 @@ from trainwright.errors import Fault, InvalidInput
 from trainwright.options.clusters import ANY_FRAMEWORK
 from trainwright.options.option import DEGREE
 from trainwright.options.table import fields_given, rows_of
+from trainwright.planning.question.question import ANY, ZERO_STAGES, Allowed, Span
+from trainwright.plans.capability import alternatives, capability_of, target_named
+from trainwright.plans.capability_table import Feature
 from trainwright.plans.configuration import SpaceRecord, SpanRecord
-from trainwright.plans.plan import SEARCHED
+from trainwright.plans.plan import AXIS_ORDERS, SEARCHED, mapping_name, mapping_named
+from trainwright.profile import USUAL_MODES, Recompute
+from trainwright.scheduling.families import ALIASES, FAMILIES, family_named
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from trainwright.options.option import Options
-    from trainwright.planning.question.question import Allowed, ModelQuestion, Span
+    from trainwright.planning.question.question import ModelQuestion
     from trainwright.plans.plan import AxisOrder
-    from trainwright.profile import Recompute
 
 # Fields of `Allowed` that are spans, as options.
 SPANS: Final[Mapping[str, str]] = {
@@ -40,8 +44,6 @@ def allowed_by(options: Options, *, excluded: frozenset[str] = frozenset()) -> A
 
     `excluded` are modes of recomputation that are left out.
     """
-    from trainwright.planning.question.question import ANY, ZERO_STAGES, Allowed
-
     faults: list[Fault] = []
     spans: dict[str, Span] = {}
     for name, given in fields_given("plan", "space", options).items():
@@ -86,8 +88,6 @@ def allowed_by(options: Options, *, excluded: frozenset[str] = frozenset()) -> A
 
 def _link_faults(modes: Sequence[Recompute], families: Sequence[str] | None) -> Iterator[Fault]:
     """Layers and orders that copy activations by themselves would share the link to the host."""
-    from trainwright.scheduling.families import FAMILIES
-
     copying = [name for name in families or () if FAMILIES[name].host_of is not None]
     if "offload" in modes and copying:
         problem = "must not list offload beside schedules that leave activations on the host"
@@ -95,7 +95,6 @@ def _link_faults(modes: Sequence[Recompute], families: Sequence[str] | None) -> 
 
 
 def _framework(name: str | None, faults: list[Fault]) -> str | None:
-    from trainwright.plans.capability import target_named
 
     if name is None or name == ANY_FRAMEWORK:
         return None
@@ -108,8 +107,6 @@ def _framework(name: str | None, faults: list[Fault]) -> str | None:
 
 def parse_span(given: str | int | Span, name: str) -> Span:
     """A number or a range; raises `InvalidInput` naming the option."""
-    from trainwright.planning.question.question import Span
-
     if isinstance(given, Span):
         return given
     match = None if isinstance(given, bool) else _RANGE.fullmatch(str(given))
@@ -137,7 +134,6 @@ def _words(given: str | Iterable[str]) -> list[str]:
 
 
 def _zero_stages(given: Any) -> tuple[int, ...]:
-    from trainwright.planning.question.question import ZERO_STAGES
 
     if given is None:
         return ZERO_STAGES
@@ -157,8 +153,6 @@ def _zero_stages(given: Any) -> tuple[int, ...]:
 
 def _mappings(given: Any, faults: list[Fault]) -> tuple[AxisOrder, ...]:
     """In one order, whatever the list's."""
-    from trainwright.plans.plan import AXIS_ORDERS, mapping_named
-
     if given is None:
         return AXIS_ORDERS
     named = set()
@@ -171,7 +165,6 @@ def _mappings(given: Any, faults: list[Fault]) -> tuple[AxisOrder, ...]:
 
 
 def _modes(given: Any, excluded: frozenset[str], faults: list[Fault]) -> tuple[Recompute, ...]:
-    from trainwright.profile import USUAL_MODES, Recompute
 
     modes: tuple[Recompute, ...] = USUAL_MODES
     if given is False:
@@ -203,8 +196,6 @@ def _families(
 
     All families are free where nothing but a search is asked for.
     """
-    from trainwright.scheduling.families import ALIASES, FAMILIES, family_named
-
     names: list[str] = []
     words = _words(given)
     for word in words:
@@ -222,10 +213,6 @@ def _families(
 
 def record_of(allowed: Allowed, *, excluded: Iterable[str], per_stage_degrees: bool) -> SpaceRecord:
     """As a document carries it."""
-    from trainwright.planning.question.question import ANY, Span
-    from trainwright.plans.plan import mapping_name
-    from trainwright.profile import Recompute
-
     spans: dict[str, Any] = {}
     for name in SPANS:
         span = getattr(allowed, name)
@@ -254,10 +241,6 @@ def schedule_words(allowed: Allowed) -> tuple[str, ...] | None:
 
 def allowed_of(record: SpaceRecord) -> Allowed:
     """What a document's record allows; raises `InvalidInput` under the record's own keys."""
-    from trainwright.planning.question.question import ANY, Allowed, Span
-    from trainwright.plans.plan import mapping_named
-    from trainwright.profile import Recompute
-
     spans: dict[str, Span] = {}
     for name in SPANS:
         stated: SpanRecord | None = getattr(record, name)
@@ -288,8 +271,6 @@ def refuse_no_search(question: ModelQuestion, *, per_stage_degrees: bool) -> Non
     """Raise `InvalidInput` where orders are asked for and cannot be searched or run."""
     if not question.allowed.searches_orders:
         return
-    from trainwright.plans.capability import alternatives, capability_of
-    from trainwright.plans.capability_table import Feature
 
     if per_stage_degrees:
         raise InvalidInput.of(

@@ -28,10 +28,19 @@ from trainwright.documents.schedule import ScheduleResult
 from trainwright.documents.sweep import ModelSweepResult
 from trainwright.documents.validation import ValidationResult
 from trainwright.errors import InvalidInput
+from trainwright.formats.catalog import model as catalog_model
+from trainwright.formats.catalog import model_names
 from trainwright.formats.codesign_document import CodesignResult, RoomResult
-from trainwright.formats.document_json import content_hash, decode
+from trainwright.formats.document_json import content_hash, decode, encode
 from trainwright.model import DEFAULT_RECIPE
-from trainwright.options.clusters import ANY_FRAMEWORK, NO_CALIBRATION
+from trainwright.options.clusters import (
+    ANY_FRAMEWORK,
+    NO_CALIBRATION,
+    calibrated,
+    expected,
+    resolve_cluster,
+    without_host,
+)
 from trainwright.options.question import DEFAULT_TOP
 from trainwright.options.space import allowed_of, schedule_words
 from trainwright.options.table import words_of
@@ -166,7 +175,6 @@ def _(document: ModelExplanation, own: str) -> Command:
 
 @_of_fields.register
 def _(document: ModelSummary, own: str) -> Command:
-    from trainwright.formats.catalog import model_names
 
     is_own = document.description is not None or document.name not in model_names()
     words = ["trainwright", "model", own if is_own else document.name]
@@ -415,9 +423,6 @@ def _devices(cluster: Embedded) -> int:
 
 def _model(model: Embedded, own: str) -> str:
     """The catalog's name of a model, or the document that carries it."""
-    from trainwright.formats.catalog import model as catalog_model
-    from trainwright.formats.document_json import encode
-
     try:
         found: dict[str, Any] = encode(catalog_model(model.name).config)
     except InvalidInput:
@@ -435,8 +440,6 @@ class _Known(NamedTuple):
 def _in_the_catalog(cluster: Embedded, software: str | None = None) -> _Known | None:
     if len(cluster.content["pools"]) > 1:
         return None
-    from trainwright.formats.document_json import encode
-    from trainwright.options.clusters import resolve_cluster, without_host
 
     for memory_bytes in (None, _memory_bytes(cluster)):
         try:
@@ -459,8 +462,6 @@ def _pricings(
 
     What shards a program's model ("trl with deepspeed") is of the software that is named alone.
     """
-    from trainwright.options.clusters import calibrated, expected
-
     yield ("--calibration", NO_CALIBRATION), found
     line = line_of(_sources(cluster))
     if line is not None:

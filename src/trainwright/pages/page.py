@@ -9,25 +9,30 @@ from dataclasses import replace
 from functools import singledispatch
 from typing import TYPE_CHECKING, Any, Final
 
+from trainwright.cluster import Cluster
 from trainwright.documents.difference import difference_tables
 from trainwright.documents.explanation import ModelExplanation
 from trainwright.documents.improvement import ImprovementResult
-from trainwright.documents.mixed_plan import MixedPlanResult
-from trainwright.documents.model_estimate import ModelEstimateResult
-from trainwright.documents.model_plan import ModelPlanResult
+from trainwright.documents.jobs import timelines_of
+from trainwright.documents.mixed_plan import MixedPlanResult, planned_mixed, priced_parts
+from trainwright.documents.model_estimate import ModelEstimateResult, with_changes
+from trainwright.documents.model_plan import ModelPlanResult, planned
 from trainwright.documents.printing import NEGLIGIBLE
+from trainwright.documents.profile_plan import count_recomputed
 from trainwright.documents.registry import kind_of, part
-from trainwright.documents.schedule import ScheduleResult
+from trainwright.documents.runs import trained_and_cluster
+from trainwright.documents.schedule import ScheduleResult, timeline_of
 from trainwright.documents.sweep import ModelSweepResult
 from trainwright.documents.view import Cell, Column, Table
 from trainwright.errors import InvalidInput, UnsupportedFeature
-from trainwright.formats.document_json import content_hash
+from trainwright.formats.document_json import content_hash, decode, encode
 from trainwright.pages.blocks import Bar, BarChart, Gantt, Part, Section, Verdict
 from trainwright.pages.command import command_of
 from trainwright.pages.gantt import (
     DARK,
     LIGHT,
     SCRIPTS,
+    GanttPanel,
     asset,
     environment,
     figure_data,
@@ -37,17 +42,21 @@ from trainwright.pages.gantt import (
     script_safe,
     theme_css,
 )
+from trainwright.pages.subject import PricedStep, Subject
+from trainwright.planning.search.plans import predicted
 from trainwright.plans.configuration import DEFAULT_OVERLAP, NO_OVERHEADS
 from trainwright.plans.prediction import MEMORY_CLASSES
+from trainwright.scheduling.simulate import critical_path
+from trainwright.step.account import network_use, ranks_by_part_s, step_timeline
+from trainwright.step.predict import plan_of, price_profiled, profile_of_run
+from trainwright.step.stages import Placement
 from trainwright.units import format_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from trainwright.cluster import Cluster
     from trainwright.documents.difference import Difference
-    from trainwright.pages.gantt import GanttPanel
-    from trainwright.pages.subject import Content, Figure, PricedStep, Subject
+    from trainwright.pages.subject import Content, Figure
     from trainwright.plans import Plan, StepPrediction
     from trainwright.plans.configuration import Embedded, MemoryOverheads, Overlap
     from trainwright.plans.lowered import Timeline
@@ -66,9 +75,6 @@ def subject_of(document: Any, *, name: str, file: str = "") -> Subject[Any]:
     `name` is what it is called on the page, `file` the name of its own file, if it has one. What
     lies inside another document is called after that: "whatif.json: before".
     """
-    from trainwright.formats.document_json import encode
-    from trainwright.pages.subject import Subject
-
     of, _, part = ("", "", "") if file else name.rpartition(": ")
     command = command_of(document, file=file, part=part if of else "", of=of)
     parts = _following(document, name)
@@ -89,8 +95,6 @@ def _following(document: object, name: str) -> dict[str, Any]:
 
 @_following.register
 def _(document: ModelPlanResult, name: str) -> dict[str, Any]:
-    from trainwright.documents.model_plan import planned
-    from trainwright.planning.search.plans import predicted
 
     if not document.stages:
         return {"cluster": _cluster(document.request.cluster)}
@@ -109,8 +113,6 @@ def _(document: ModelPlanResult, name: str) -> dict[str, Any]:
 
 @_following.register
 def _(document: MixedPlanResult, name: str) -> dict[str, Any]:
-    from trainwright.documents.jobs import timelines_of
-    from trainwright.documents.mixed_plan import planned_mixed, priced_parts
 
     parts: dict[str, Any] = {"cluster": _cluster(document.request.cluster)}
     if document.binding is None:
@@ -142,9 +144,6 @@ def _(document: ModelSweepResult, name: str) -> dict[str, Any]:
 
 @_following.register
 def _(document: ModelEstimateResult, name: str) -> dict[str, Any]:
-    from trainwright.documents.model_estimate import with_changes
-    from trainwright.documents.runs import trained_and_cluster
-    from trainwright.step.predict import plan_of, price_profiled, profile_of_run
 
     run = document.request.configuration
     model, cluster = trained_and_cluster(document.request)
@@ -159,7 +158,6 @@ def _(document: ModelEstimateResult, name: str) -> dict[str, Any]:
 
 @_following.register
 def _(document: ScheduleResult, name: str) -> dict[str, Any]:
-    from trainwright.documents.schedule import timeline_of
     from trainwright.pages.schedule_report import ScheduleReport
 
     timeline = timeline_of(document)
@@ -178,7 +176,6 @@ def _step_parts(
     overlap: Overlap = DEFAULT_OVERLAP,
     overheads: MemoryOverheads = NO_OVERHEADS,
 ) -> dict[str, Any]:
-    from trainwright.step.account import step_timeline
 
     priced = _priced(plan, profile, cluster, step)
     parts: dict[str, Any] = {"cluster": cluster, "priced": priced}
@@ -200,8 +197,6 @@ def _undrawn(actions: int) -> dict[str, Any]:
 
 
 def _panel(name: str, plan: Plan, timeline: Timeline) -> GanttPanel:
-    from trainwright.pages.gantt import GanttPanel
-    from trainwright.scheduling.simulate import critical_path
 
     ranks, m = timeline.schedule.num_ranks, timeline.schedule.num_microbatches
     return GanttPanel(
@@ -213,10 +208,6 @@ def _panel(name: str, plan: Plan, timeline: Timeline) -> GanttPanel:
 
 
 def _priced(plan: Plan, profile: Profile, cluster: Cluster, step: StepPrediction) -> PricedStep:
-    from trainwright.documents.profile_plan import count_recomputed
-    from trainwright.pages.subject import PricedStep
-    from trainwright.step.account import network_use, ranks_by_part_s
-    from trainwright.step.stages import Placement
 
     placement = Placement(plan=plan, pool=cluster.pool_of())
     owner = placement.rank_of_stage if placement.is_uniform else tuple(range(len(plan.stages)))
@@ -236,8 +227,6 @@ def _priced(plan: Plan, profile: Profile, cluster: Cluster, step: StepPrediction
 
 
 def _cluster(embedded: Embedded | None) -> Cluster | None:
-    from trainwright.cluster import Cluster
-    from trainwright.formats.document_json import decode
 
     if embedded is None:
         return None

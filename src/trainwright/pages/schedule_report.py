@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -15,13 +16,21 @@ from trainwright.documents.printing import Report, render
 from trainwright.documents.schedule import (
     KINDS,
     ScheduleResult,
+    document_of,
     front_table,
     name_of,
     rank_table,
+    request_of,
     value_of,
 )
 from trainwright.documents.view import Facts, Notes
 from trainwright.errors import InvalidInput, UnsupportedFeature
+from trainwright.formats.atomic_file import check_writable, write_text
+from trainwright.formats.schedule_json import (
+    format_compute_comms,
+    format_compute_only,
+    write_orders,
+)
 from trainwright.pages.blocks import (
     Bar,
     BarChart,
@@ -46,12 +55,15 @@ from trainwright.pages.gantt import (
     MemoryUnit,
     Theme,
     TimeAxis,
+    gantt_html,
+    gantt_text,
     label_ink,
     memory_top,
 )
 from trainwright.pages.subject import Content, figures, provenance_section, reproduce_section
 from trainwright.plans.schedule import ActionKind
 from trainwright.plans.status import Status
+from trainwright.scheduling.simulate import critical_path
 from trainwright.units import TimeUnit, format_bytes, format_count, format_percent_up
 
 if TYPE_CHECKING:
@@ -65,7 +77,6 @@ if TYPE_CHECKING:
     from trainwright.execution import Budget
     from trainwright.options.schedule import Method, ScheduleCase, SearchOptions
     from trainwright.pages.blocks import Card, Scatter, Section
-    from trainwright.pages.gantt import GanttPanel, MemoryUnit
     from trainwright.pages.subject import Figure, Subject
     from trainwright.plans.lowered import CriticalStep, Timeline
     from trainwright.plans.status import Status
@@ -460,8 +471,6 @@ class ScheduleReport(Report[ScheduleResult]):
         Where `form` is left out, the suffix tells: .json, or .csv for `compute_only`. Raises
         UnsupportedFeature for what PyTorch cannot run, InvalidInput without a schedule.
         """
-        from trainwright.formats.atomic_file import write_text
-
         write_text(path, self.orders_text(order_form(path, form)))
 
     def notes_on_orders(self, path: str | Path, *, form: str | None = None) -> tuple[str, ...]:
@@ -481,13 +490,6 @@ class ScheduleReport(Report[ScheduleResult]):
 
     def orders_text(self, form: str) -> str:
         """The orders as the text of a file in one of `ORDER_FORMS`."""
-        import json
-
-        from trainwright.formats.schedule_json import (
-            format_compute_comms,
-            format_compute_only,
-            write_orders,
-        )
         from trainwright.scheduling.lower import as_pytorch_runs, lower
 
         timeline = self._found()
@@ -500,9 +502,7 @@ class ScheduleReport(Report[ScheduleResult]):
 
     def save_gantt(self, path: str | Path) -> None:
         """Draw into a .svg (up to 5,000 actions), a .html, or a Chrome trace (.json, .json.gz)."""
-        from trainwright.formats.atomic_file import write_text
         from trainwright.frameworks.chrome_trace import write_chrome_trace
-        from trainwright.pages.gantt import gantt_html
 
         suffix = picture_form(path)
         if suffix.startswith(".json"):
@@ -526,9 +526,6 @@ class ScheduleReport(Report[ScheduleResult]):
 
         Raises InvalidInput where nothing fits.
         """
-        from trainwright.pages.gantt import GanttPanel
-        from trainwright.scheduling.simulate import critical_path
-
         timeline = self._with_limit(self._found())
         return GanttPanel(
             timeline=timeline,
@@ -545,8 +542,6 @@ class ScheduleReport(Report[ScheduleResult]):
 
     def _with_limit(self, timeline: Timeline) -> Timeline:
         """A limit on activations as that of the memory drawn, where that counts them."""
-        import numpy as np
-
         limit, memory = self.document.request.max_activations, timeline.costs.memory
         if limit is None or self._memory_unit() == "bytes":
             return timeline
@@ -558,7 +553,6 @@ class ScheduleReport(Report[ScheduleResult]):
         return f"{self.document.family}: {_sizes(self.document)}"
 
     def _memory_unit(self) -> MemoryUnit:
-        from trainwright.pages.gantt import MemoryUnit
 
         in_bytes = self.document.peak_memory_bytes is not None
         return MemoryUnit.BYTES if in_bytes else MemoryUnit.ACTIVATIONS
@@ -568,10 +562,6 @@ class ScheduleReport(Report[ScheduleResult]):
 
     def _drawing(self) -> str:
         """The picture for a terminal, empty where it would not be legible."""
-        import numpy as np
-
-        from trainwright.pages.gantt import gantt_text
-
         if self.timeline is None:
             return ""
         schedule = self.timeline.schedule
@@ -596,8 +586,6 @@ def report_on(
     budget: Budget,
 ) -> ScheduleReport:
     """The report of an answer."""
-    from trainwright.documents.schedule import document_of, request_of
-
     request = request_of(
         case,
         answer,
@@ -621,7 +609,6 @@ def check_targets(
         from trainwright.lab.gloo_check import require_pytorch
 
         require_pytorch()
-    from trainwright.formats.atomic_file import check_writable
 
     if orders is not None:
         order_form(orders, orders_form)

@@ -25,7 +25,8 @@ from trainwright.frameworks.jobs.detect import format_of, pasted_in
 from trainwright.frameworks.jobs.dialects import DIALECTS, Words, changed_words, decisions_of, plain
 from trainwright.frameworks.jobs.fine_tuning import logged_recipe
 from trainwright.frameworks.jobs.hugging_face import is_trainer_program, is_trainer_script
-from trainwright.frameworks.jobs.script import is_script
+from trainwright.frameworks.jobs.megatron import is_dump
+from trainwright.frameworks.jobs.script import flags_of, is_script, read_launch
 from trainwright.frameworks.jobs.settings import parse_settings
 from trainwright.frameworks.jobs.torchtitan import logged_tables
 from trainwright.model.operator import usual_modules
@@ -546,8 +547,6 @@ def _told(
     if name not in ("megatron", "trl", "maxtext") and is_script(text, file):
         return name, "", True, False  # what it starts reads another file
     if name in ("megatron", "log"):
-        from trainwright.frameworks.jobs.megatron import is_dump
-
         if name == "log" or is_dump(text):
             return "megatron", "", False, False
         if text.lstrip().startswith("{") or "\nMODEL_ARGS:" in f"\n{text}":
@@ -579,8 +578,6 @@ def _told(
 
 def _flags(text: str, beside: Beside) -> Mapping[str, Any] | None:
     """What the trainer of a script is given; None where that cannot be read."""
-    from trainwright.frameworks.jobs.script import flags_of, read_launch
-
     try:
         found = flags_of(read_launch(text, beside).words)
     except InvalidInput:

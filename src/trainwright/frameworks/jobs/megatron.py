@@ -17,6 +17,7 @@ from itertools import chain
 from typing import Any, Final
 
 from trainwright.errors import InvalidInput
+from trainwright.formats.catalog import open_model
 from trainwright.frameworks.jobs.deepspeed import Sharding, odd_optimizer, sharding_of
 from trainwright.frameworks.jobs.megatron_model import hybrid_of, model_of, spelled
 from trainwright.frameworks.jobs.script import (
@@ -323,8 +324,6 @@ def _read_swift(launch: Launch, flags: Mapping[str, Any], beside: Beside) -> Sta
 
 def layers_named(name: object) -> int | None:
     """Of how many blocks the model is that the catalog has by a name; None where it lacks it."""
-    from trainwright.formats.catalog import open_model
-
     known = catalog_name(str(name))
     return None if known is None else open_model(known).config.num_layers
 

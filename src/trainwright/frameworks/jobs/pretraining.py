@@ -41,6 +41,7 @@ from trainwright.frameworks.jobs.settings import (
 from trainwright.frameworks.jobs.torchtitan import read_tables
 from trainwright.model import StateSpace, TransformerConfig
 from trainwright.model.config import Activation, BlockChoice, Experts, Norm
+from trainwright.plans.capability import capability_of
 
 
 def _read(text: str, beside: Beside) -> Settings:
@@ -948,8 +949,6 @@ def _primus_megatron(overrides: dict[str, Any], beside: Beside, name: str | None
     described = known is None or run.model is not None
     notes = tuple(note for note in run.notes if described or UNDESCRIBED not in note)
     if algorithm is not None:
-        from trainwright.plans.capability import capability_of
-
         spelled = reversed(list(capability_of("primus").schedules.items()))
         named = {theirs: ours for ours, theirs in spelled}
         run = replace(run, schedule=named.get(str(algorithm), run.schedule))
