@@ -266,6 +266,7 @@ USUAL = {
     "token_dispatcher": [TokenDispatcher.HIERARCHICAL],
     "activation_input_dtype": ["fp8"],
     "fused_update": [False],
+    "update_in_backward": [True],
     "loss_chunk": [256, 1024],
     "mlp_tile": [4096],
     "cuda_graph": [CudaGraph.LOCAL, CudaGraph.FULL_ITERATION],

@@ -461,6 +461,20 @@ def test_llamafactory_checkpoints_are_reentrant_under_the_first_fsdp(tmp_path: P
     assert job.run.on_host["weights"] == 1.0
 
 
+@pytest.mark.parametrize(("name", "optimizer"), [("lomo", "sgd"), ("adalomo", "adafactor")])
+def test_lomo_updates_in_the_backward_pass(name: str, optimizer: str) -> None:
+    run = read("axolotl", f"{AXOLOTL}optimizer: {name}\n")
+    assert (run.optimizer, run.update_in_backward) == (optimizer, True)
+
+
+def test_torchtune_may_update_in_the_backward_pass() -> None:
+    text = "model:\n  _component_: torchtune.models.llama3_1.llama3_1_8b\nbatch_size: 2\n"
+    text += "tokenizer:\n  max_seq_len: 4096\noptimizer:\n  _component_: torch.optim.AdamW\n"
+    run = read("torchtune", f"{text}optimizer_in_bwd: true\n")
+    assert run.update_in_backward is True
+    assert read("torchtune", text).update_in_backward is None
+
+
 def test_what_verl_moves_between_steps_is_on_the_device_in_one(tmp_path: Path) -> None:
     script = tmp_path / "grpo.sh"
     script.write_text(

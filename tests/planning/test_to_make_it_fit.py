@@ -12,6 +12,7 @@ from trainwright.documents.fit import host_bytes
 from trainwright.documents.runs import job_of_configuration
 from trainwright.errors import InvalidInput
 from trainwright.formats import catalog
+from trainwright.formats.calibration_toml import framework_memory
 from trainwright.frameworks.megatron import megatron_fields
 from trainwright.model import LowRank, Offload, Optimizer, Recipe, TransformerConfig, Tuning
 from trainwright.planning.reasons.improve import changes_that_fit
@@ -20,6 +21,7 @@ from trainwright.plans.job import unsaid_training
 from trainwright.plans.plan import Parallelism
 from trainwright.plans.prediction import StepPrediction
 from trainwright.profile import Recompute
+from trainwright.step.figures import fullest_figures
 from trainwright.step.predict import price_configuration
 
 MODEL = catalog.model("qwen3-0.6b").config
@@ -119,6 +121,29 @@ def test_shards_on_the_host_come_over_the_link_with_every_gathering(devices: int
     passes, written = 2 * run.num_microbatches, 1  # forward and backward, and the update's result
     expected_s = (passes + written) * shard / host.link_bytes_per_s
     assert there.step_time_s - here.step_time_s == pytest.approx(expected_s, rel=1e-3)
+
+
+def test_weights_that_are_updated_in_the_backward_pass_have_no_gradients_beside() -> None:
+    recipe = Recipe(gradient_dtype="bf16")
+    run = replace(RUN, parallelism=Parallelism(), global_batch=1, sequence_length=128)
+    at_once = replace(recipe, update_in_backward=True)
+    kept, gone = (price(each, run).stages[0].memory for each in (recipe, at_once))
+    assert kept.gradient_bytes == pytest.approx(2 * MODEL_PARAMETERS, rel=1e-3)
+    assert gone.gradient_bytes == 0
+    account, device = framework_memory("typical"), CLUSTER.accelerator
+    with_all, one_by_one = (
+        fullest_figures(
+            MODEL, replace(run, recipe=each), price(each, run), device, account
+        ).allocated.typical_bytes
+        for each in (recipe, at_once)
+    )
+    embedding = 2 * 151936 * 1024  # the largest gradient, which lives for a moment
+    assert with_all - one_by_one == pytest.approx(2 * MODEL_PARAMETERS - embedding, rel=0.01)
+    with pytest.raises(InvalidInput, match="update_in_backward: needs one stage and one microb"):
+        price(at_once, replace(run, global_batch=2))
+    asked = {"cluster": "dgx-h100", "nodes": 1, "global_batch": 8, "sequence": 1024}
+    with pytest.raises(InvalidInput, match="update-in-backward: must be left out"):
+        tw.plan("qwen3-0.6b", **asked, update_in_backward=True)
 
 
 def test_weights_that_nothing_shards_stay_on_the_device() -> None:

@@ -179,6 +179,18 @@ ROWS += [
     )
     for model, n, size, bits, peak, wrong in OF_LITGPT
 ]
+# torchtune README: 8B in full with states that the host pages, each updated in the backward pass.
+ROWS += [
+    Layout(
+        said="torchtune README at 0031bfb08: llama3-8b in full on one RTX 4090",
+        ran=True,
+        model="llama3-8b",
+        run={**PURE, **ALONE, "software": "torchtune", "cluster": "rtx-4090", "recompute": "full"}
+        | {"sequence": 2048, "micro_batch": 2, "global_batch": 2, "loss_chunk": 512}
+        | {"offload": {"optimizer": 1.0}, "update_in_backward": True},
+        peak=18.9,
+    )
+]
 
 
 def asked(layout: Layout) -> Any:

@@ -210,11 +210,14 @@ def question_of(
 ) -> ModelQuestion:
     """What the planner is asked: all that the run is, but for what a plan decides.
 
-    Its plans keep weights on the devices, wherever those of the run lie.
+    Its plans keep weights on the devices, wherever those of the run lie, and gradients until all
+    are there.
     """
-    settings, moved = RunSettings.of(run), run.recipe.offload
+    settings = RunSettings.of(run)
+    recipe, moved = replace(settings.recipe, update_in_backward=False), run.recipe.offload
     if moved is not None and moved.weights:
-        recipe = replace(settings.recipe, offload=replace(moved, weights=0.0))
+        recipe = replace(recipe, offload=replace(moved, weights=0.0))
+    if recipe != settings.recipe:
         settings = replace(settings, recipe=recipe)
     with naming_options(QUESTION_OPTION_OF):
         return ModelQuestion(

@@ -235,7 +235,8 @@ class Recipe:
     activations where absent, as is what comes back from experts in both passes.
     `activation_input_dtype` is what the input of a feed-forward activation waits in for its
     backward; as it came where absent. Without a `fused_update` PyTorch's Adam makes the roots of
-    all second moments at once. `dropout` replaces the model's rates; `offload` lies on the host,
+    all second moments at once; with `update_in_backward` each weight is updated as its gradient
+    comes, which goes then. `dropout` replaces the model's rates; `offload` lies on the host,
     nothing where absent. The rest is described at `RunShape`.
     """
 
@@ -256,6 +257,7 @@ class Recipe:
     token_dispatcher: TokenDispatcher = TokenDispatcher.ALL_TO_ALL
     activation_input_dtype: str | None = None
     fused_update: bool = field(default=True, metadata={RARE: True})
+    update_in_backward: bool = field(default=False, metadata={RARE: True})
     loss_chunk: int | None = None
     mlp_tile: int | None = None
     offload: Offload | None = None
@@ -345,7 +347,8 @@ class Recipe:
         Source: torch/optim/adam.py, _multi_tensor_adam, from PyTorch 2.1 on; before, a copy more.
         """
         last = self.moment_dtypes[-1]
-        makes = self.optimizer is Optimizer.ADAM and not self.fused_update
+        at_once = not (self.fused_update or self.update_in_backward)
+        makes = self.optimizer is Optimizer.ADAM and at_once
         return STATE_BYTES[last] if makes and last in _OF_PYTORCH else 0.0
 
     @property
@@ -388,7 +391,7 @@ class Recipe:
             reduced_bytes=None if reduced is None else STATE_BYTES[reduced],
             optimizer_bytes=states,
             end_state_bytes=ends,
-            held_gradients=1 - offload.gradients,
+            held_gradients=0.0 if self.update_in_backward else 1 - offload.gradients,
             held_states=1 - offload.optimizer,
             held_weights=1 - offload.weights,
         )

@@ -619,6 +619,12 @@ ROWS += section(
         at="recipe.fused_update",
     ),
     row(
+        "update-in-backward",
+        SWITCH,
+        "Update each weight as its gradient comes, of one microbatch; off if absent.",
+        at="recipe.update_in_backward",
+    ),
+    row(
         "loss-chunk",
         COUNT_OR_NONE,
         "Tokens whose logits are there at once, computed again backward; 0 for all, as is usual.",

@@ -308,6 +308,14 @@ def _offload(configuration: Configuration, model: Trained, pool: Pool) -> Iterat
         yield Fault("recompute", f"{problem}, got {offload.in_words}")
 
 
+def _updates(configuration: Configuration, model: Trained, pool: Pool) -> Iterator[Fault]:
+    """What is updated while its pass runs has one microbatch, and so one stage."""
+    once = configuration.num_microbatches <= 1 and configuration.parallelism.pipeline == 1
+    if configuration.recipe.update_in_backward and not once:
+        wanted = "needs one stage and one microbatch a step"
+        yield Fault("update_in_backward", f"{wanted}, got {configuration.num_microbatches}")
+
+
 def offload_faults(device: Accelerator) -> Iterator[Fault]:
     """What hinders a device to keep anything on its host."""
     if device.host is None:
@@ -366,6 +374,7 @@ RULES: Final[tuple[Rule, ...]] = (
     _measured,
     _precision,
     _offload,
+    _updates,
     _graphs,
     _shape,
 )

@@ -596,6 +596,8 @@ _CORE_MOMENTS: Final = frozenset({"fp32", "fp16", "bf16", "fp8"})  # of its prec
 def _unsaid_formats(recipe: Recipe, target: str) -> Iterator[Fault]:
     if target in OF_CORE and (left := {*recipe.moment_dtypes} - _CORE_MOMENTS):
         yield Fault("moment_dtypes", f"{', '.join(sorted(left))}: {target} has none of these")
+    if recipe.update_in_backward:
+        yield Fault("update_in_backward", f"{target} updates after a step in what is exported")
     keeps = ("gradients", "weights") if target in OF_CORE else ("weights",) * (target == "maxtext")
     for kept in keeps:
         if getattr(recipe.offload or NO_OFFLOAD, kept):

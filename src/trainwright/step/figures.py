@@ -233,7 +233,8 @@ def missing_bytes(
 def keeps_beside(account: FrameworkMemory, recipe: Recipe) -> bool:
     """Whether a device holds more, or less, than the tensors of the model's own account."""
     casts = recipe.precision in {each.name for each in AUTOCAST}
-    more = casts or recipe.update_copy_bytes > 0 or recipe.cuda_graph is not CudaGraph.NONE
+    updates = recipe.update_copy_bytes > 0 or recipe.update_in_backward
+    more = casts or updates or recipe.cuda_graph is not CudaGraph.NONE
     return more or not account.keeps_nothing_beside
 
 
@@ -386,6 +387,7 @@ def _last_block_bytes(
 def makes_gradients_anew(account: FrameworkMemory, run: Configuration) -> bool:
     """Whether a step has no gradients at its loss: it is one microbatch, and they were freed."""
     freed = run.parallelism.zero_stage < account.frees_gradients_below
+    freed &= not run.recipe.update_in_backward  # which holds none at all
     return freed and run.num_microbatches == 1 and run.num_stages == 1
 
 
@@ -624,6 +626,8 @@ def _update_bytes(
     update = account.update_bytes if degrees.zero_stage else account.plain_update_bytes
     if degrees.zero_stage == SHARDS_WEIGHTS:
         own = min(own, account.update_parameters or own)
+    if run.recipe.update_in_backward:  # tensor by tensor
+        own = 0.0
     copied = run.recipe.update_copy_bytes * own
     return bucket + update * own * (numbers.gradient_bytes <= 2) + copied
 
@@ -640,7 +644,7 @@ def _beside_bytes(
     shape, added = graph.run, 0.0
     element = shape.precision.activation_bytes
     hidden = element * shape.tokens * model.hidden_size / shape.sequence_shards
-    if account.accumulates_apart:
+    if account.accumulates_apart or run.recipe.update_in_backward:
         added += _newest_bytes(graph, ends)
     if run.parallelism.zero_stage >= account.buckets_from:
         classes = [graph.classes[at] for at in graph.layers]

@@ -219,6 +219,9 @@ def optimizer_of(name: str | None) -> dict[str, Any]:
     """
     if name is None:
         return {}
+    if "lomo" in name.lower():  # Lv et al., 2023: no states, or factored ones (AdaLomo)
+        kind = Optimizer.ADAFACTOR if "ada" in name.lower() else Optimizer.SGD
+        return {"optimizer": str(kind), "update_in_backward": True}
     kind, dtype = optimizer_named(name) or (Optimizer.ADAM, None)
     found: dict[str, Any] = {"optimizer": str(kind)}
     if dtype is not None and kind.num_moments:
@@ -232,7 +235,7 @@ def odd_optimizer(name: str | None) -> Iterator[str]:
     """A note on an optimizer that is priced as one near it."""
     word = (name or "").lower()
     for odd, near in (
-        ("lamb", "Adam"), ("galore", "Adam"), ("apollo", "Adam"), ("lomo", "Adam"),
+        ("lamb", "Adam"), ("galore", "Adam"), ("apollo", "Adam"),
         ("shampoo", "Adam"), ("soap", "Adam"), ("4bit", "Adam in 32 bit, which keeps more"),
         ("fp8", "Adam in 32 bit, which keeps more"),
         ("paged", "its unpaged form: what is moved to the host is not modelled"),

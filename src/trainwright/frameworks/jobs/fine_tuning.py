@@ -126,8 +126,6 @@ def read_torchtune(text: str, beside: Beside = NOTHING) -> StatedRun:
     notes = list[str]()
     if sequence is None:
         notes.append(f"the longest sequence is not said: priced as {_SEQUENCE}; give --sequence")
-    if inside:
-        notes.append("optimizer_in_bwd: changes the answer, not modelled: gradients take less")
     if not packed:
         notes.append("sequences are priced at their longest: shorter ones take less")
     adapters: dict[str, Any] = {}
@@ -174,6 +172,7 @@ def read_torchtune(text: str, beside: Beside = NOTHING) -> StatedRun:
         model_name=name,
         **{**pure, **optimizer_of(optimizer), **adapters},
         fused_update=False if is_plain and not inside else None,
+        update_in_backward=inside or None,
         unknown=unknown,
         notes=(*notes, *changing),
     )

@@ -704,6 +704,7 @@ class StatedRun:
     main_weight_dtype: str | None = None
     moment_dtypes: tuple[str, ...] | None = None
     fused_update: bool | None = None
+    update_in_backward: bool | None = None
     dropout: float | None = None
     capacity_factor: float | None = None
     token_dispatcher: str | None = None

@@ -458,6 +458,9 @@ class ModelQuestion:
                 yield from offload_faults(pool.accelerator)
         if recipe.offload is not None and recipe.offload.weights:
             yield Fault("offload", "weights: plans keep them on devices; estimate prices a run")
+        if recipe.update_in_backward:
+            problem = "must be left out: plans update after a step; estimate prices a run"
+            yield Fault("update_in_backward", problem)
         if by_layer and recipe.offload is not None and recipe.offload.activations:
             problem = "must not list offload where all blocks leave a share on the host"
             yield Fault("recompute", f"{problem}, got {recipe.offload.in_words}")
