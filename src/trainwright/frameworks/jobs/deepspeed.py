@@ -238,7 +238,7 @@ def odd_optimizer(name: str | None) -> Iterator[str]:
         ("lamb", "Adam"), ("galore", "Adam"), ("apollo", "Adam"),
         ("shampoo", "Adam"), ("soap", "Adam"), ("4bit", "Adam in 32 bit, which keeps more"),
         ("fp8", "Adam in 32 bit, which keeps more"),
-        ("paged", "its unpaged form: what is moved to the host is not modelled"),
+        ("paged", "its unpaged form; --offload optimizer=1 has the memory where states give way"),
     ):  # fmt: skip
         if odd in word:
             yield f"optimizer {name} is priced as {near}"
