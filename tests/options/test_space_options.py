@@ -120,7 +120,7 @@ def test_recomputation_is_switched_off_or_listed():
 
 @given(chosen)
 def test_what_is_allowed_survives_a_document(allowed):
-    record = record_of(allowed, excluded=(), per_stage_degrees=False)
+    record = record_of(allowed, excluded=(), per_stage_degrees=False, recompute_modules=None)
     assert allowed_of(record) == allowed
 
 
@@ -224,7 +224,7 @@ def test_top_says_how_many_runners_up_are_shown():
 def test_mappings_are_named_as_megatron_does_and_kept_in_a_record():
     allowed = allowed_by({"state_copies": "2..8", "mapping": "tp-cp-pp-dp"})
     assert allowed.mappings == (PIPELINE_INSIDE,)
-    record = record_of(allowed, excluded=(), per_stage_degrees=False)
+    record = record_of(allowed, excluded=(), per_stage_degrees=False, recompute_modules=None)
     assert record.mappings == ("tp-cp-ep-pp-dp",)
     assert allowed_of(record) == allowed
     assert list(words_of("plan", {"space": allowed}, usual={"space": EVERYTHING})) == [

@@ -232,6 +232,38 @@ def test_what_a_framework_cannot_do_at_all_is_refused_with_what_it_can(framework
         runnable_spaces(Allowed(framework=framework, **allowed))
 
 
+def test_selective_is_there_where_the_framework_has_every_module_that_is_named():
+    selective = Allowed(framework="megatron", recompute=(Recompute.SELECTIVE,))
+    with pytest.raises(InvalidInput, match="recompute: must hold one that"):
+        runnable_spaces(selective)  # no activations of dense blocks, which are usual
+    for modules in (("norm",), ("norm", "expert_activation")):
+        assert {s.recompute for s in runnable_spaces(selective, modules)} == {selective.recompute}
+    with pytest.raises(InvalidInput, match="recompute: must hold one that"):
+        runnable_spaces(selective, ("norm", "mlp_activation"))
+
+
+def test_what_is_recomputed_of_a_block_is_named_kept_in_the_document_and_exported(tmp_path):
+    document = trainwright.plan(
+        "mixtral-8x7b",
+        cluster="dgx-h100",
+        devices=64,
+        global_batch=64,
+        sequence=4096,
+        tp=1,
+        pp=8,
+        ep=8,
+        micro_batch=1,
+        recompute="selective",
+        recompute_module=["moe_act"],
+        framework="megatron",
+    )
+    assert document.request.space.recompute_modules == ("expert_activation",)
+    trainwright.export(document, to="megatron", output=tmp_path)
+    said = (tmp_path / "megatron_args.sh").read_text()
+    assert "--recompute-granularity selective" in said
+    assert "--recompute-modules moe_act" in said
+
+
 @pytest.mark.parametrize(
     ("model", "changed", "target", "why"),
     [

@@ -162,6 +162,7 @@ def planned_job(document: PlannedModel, model: TransformerConfig, cluster: Clust
         precision=common_precision(cluster, workload.precision),
         schedule=shape.family,
         recipe=document.request.recipe or DEFAULT_RECIPE,
+        recompute_modules=document.request.space.recompute_modules,
         overlap=document.request.overlap or DEFAULT_OVERLAP,
         overheads=document.request.overheads or NO_OVERHEADS,
         devices_per_node=min(cluster.pools[pool].devices_per_node for pool in nodes or (0,)),

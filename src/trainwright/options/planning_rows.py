@@ -457,15 +457,6 @@ ROWS += section(
         foreign=_of_models("--no-recompute drops what recomputes"),
     ),
     row(
-        "recompute-module",
-        EACH,
-        "What selective recomputes (repeatable).",
-        metavar="NAME",
-        at="run.recompute_modules",
-        also="selective_modules",
-        foreign=_HOW_IT_TRAINS,
-    ),
-    row(
         "schedule",
         NAME,
         "A schedule family; 1f1b if absent, interleaved with virtual stages.",
@@ -522,6 +513,14 @@ ROWS += section(
 ROWS += section(
     "How the model trains",
     _BOTH,
+    row(
+        "recompute-module",
+        EACH,
+        "What selective recomputes (repeatable).",
+        metavar="NAME",
+        at="run.recompute_modules",
+        also="selective_modules",
+    ),
     row(
         "precision",
         NAME,

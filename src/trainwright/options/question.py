@@ -24,6 +24,7 @@ from trainwright.options.inputs import ModelInput, embed, inside, naming_options
 from trainwright.options.run import (
     as_program_trains,
     as_trained,
+    modules_of,
     overheads_of,
     overlap_of,
     recipe_of,
@@ -130,6 +131,7 @@ def request_of(call: ModelCall, *, time_limit_s: float | None) -> PlanRequest:
             question.allowed,
             excluded=call.excluded_options,
             per_stage_degrees=call.per_stage_degrees,
+            recompute_modules=question.settings.recompute_modules,
         ),
         top=call.top,
         prefer=SIMPLE if call.prefers_simple else None,
@@ -186,7 +188,9 @@ def call_of(request: PlanRequest) -> ModelCall:
             allowed=allowed,
             overheads=request.overheads or NO_OVERHEADS,
             settings=RunSettings(
-                recipe=request.recipe or DEFAULT_RECIPE, overlap=request.overlap or DEFAULT_OVERLAP
+                recipe=request.recipe or DEFAULT_RECIPE,
+                overlap=request.overlap or DEFAULT_OVERLAP,
+                recompute_modules=space.recompute_modules,
             ),
             account=deciding_memory(
                 request.software or allowed.framework, request.overheads or NO_OVERHEADS
@@ -576,7 +580,11 @@ def _settings(options: Options, cluster: Cluster) -> RunSettings:
     if len(cluster.pools) == 1:
         options = as_program_trains(options, cluster.accelerator)
     with naming_options(QUESTION_OPTION_OF):
-        settings = RunSettings(recipe=recipe_of(options), overlap=overlap_of(options))
+        settings = RunSettings(
+            recipe=recipe_of(options),
+            overlap=overlap_of(options),
+            recompute_modules=modules_of(options),
+        )
         for pool in cluster.pools:
             refuse_formats(settings.recipe, pool.accelerator)
     if len(cluster.pools) > 1 and settings.recipe.precision == common_precision(cluster, None):
@@ -660,7 +668,7 @@ def _not_run_together(question: ModelQuestion) -> Iterator[Fault]:
 
     own = RunnableDegrees.of(question)
     try:
-        runnable_spaces(question.allowed)
+        runnable_spaces(question.allowed, question.settings.recompute_modules)
     except InvalidInput:
         return
     for fault in () if own is None else own.faults_of(question.allowed):

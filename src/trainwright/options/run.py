@@ -172,9 +172,6 @@ def configuration_of(options: Options, *, num_devices: int | None) -> Configurat
     degrees = _degrees(options, num_devices)
     mode, blocks = _recompute(options.get("recompute") or "none")
     given = {name: _kept(value) for name, value in fields_given("estimate", "run", options).items()}
-    if "recompute_modules" in given:
-        named = (MODULE_NAMES.get(name, name) for name in given["recompute_modules"])
-        given["recompute_modules"] = tuple(dict.fromkeys(named))
     return Configuration(
         parallelism=degrees,
         recompute=mode,
@@ -182,8 +179,19 @@ def configuration_of(options: Options, *, num_devices: int | None) -> Configurat
         recipe=recipe_of(options),
         overlap=overlap_of(options),
         overheads=overheads_of(options),
-        **{"microbatch_size": 1, "schedule": usual_schedule(degrees.virtual_stages), **given},
+        **{
+            "microbatch_size": 1,
+            "schedule": usual_schedule(degrees.virtual_stages),
+            **given,
+            "recompute_modules": modules_of(options),
+        },
     )
+
+
+def modules_of(options: Options) -> tuple[str, ...] | None:
+    """What "selective" repeats, by our names; None where no module is named."""
+    named = options.get("recompute_module")
+    return tuple(dict.fromkeys(MODULE_NAMES.get(name, name) for name in named)) if named else None
 
 
 def _kept(value: Any) -> Any:

@@ -211,7 +211,13 @@ def _families(
     return None if free else tuple(dict.fromkeys(names)), SEARCHED in words
 
 
-def record_of(allowed: Allowed, *, excluded: Iterable[str], per_stage_degrees: bool) -> SpaceRecord:
+def record_of(
+    allowed: Allowed,
+    *,
+    excluded: Iterable[str],
+    per_stage_degrees: bool,
+    recompute_modules: tuple[str, ...] | None,
+) -> SpaceRecord:
     """As a document carries it."""
     spans: dict[str, Any] = {}
     for name in SPANS:
@@ -226,6 +232,7 @@ def record_of(allowed: Allowed, *, excluded: Iterable[str], per_stage_degrees: b
         **spans,
         zero_stages=allowed.zero_stages,
         recompute_modes=tuple(map(str, allowed.recompute)),
+        recompute_modules=recompute_modules,
         schedules=schedule_words(allowed),
         framework=allowed.framework,
         mappings=tuple(map(mapping_name, allowed.mappings)),

@@ -536,9 +536,9 @@ class SpanRecord:
 class SpaceRecord:
     """Which plans were searched: what was switched off, fixed or bounded.
 
-    The degrees, `zero_stages`, `recompute_modes`, `schedules`, `framework` and `mappings` (orders
-    of the axes on the network) belong to a model's plan; a degree that is absent was free, and so
-    were the schedules.
+    The degrees, `zero_stages`, `recompute_modes`, `recompute_modules` (what "selective" repeats),
+    `schedules`, `framework` and `mappings` (orders of the axes on the network) belong to a model's
+    plan; a degree that is absent was free, and so were the schedules.
     """
 
     data_parallel: bool = True
@@ -559,6 +559,7 @@ class SpaceRecord:
     state_copies: SpanRecord | None = None
     zero_stages: tuple[int, ...] = ()
     recompute_modes: tuple[str, ...] = ()
+    recompute_modules: tuple[str, ...] | None = None
     schedules: tuple[str, ...] | None = None
     framework: str | None = None
     mappings: tuple[str, ...] = ()

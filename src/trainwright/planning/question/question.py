@@ -855,6 +855,7 @@ def run_of_plan(question: ModelQuestion, plan: Plan, profile: Profile) -> Config
         sequence_length=question.workload.sequence_length,
         schedule=plan.schedule if plan.order is None else plan.order.family,
         recompute=max(sorted(set(modes)), key=modes.count, default=Recompute.NONE),
+        recompute_modules=settings.recompute_modules,
         blocks_per_stage=blocks if degrees is not None and any(blocks) else None,
         fused_attention=settings.fused_attention,
         fused_cross_entropy=settings.fused_cross_entropy,

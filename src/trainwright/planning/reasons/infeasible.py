@@ -111,7 +111,7 @@ def diagnose_model(question: ModelQuestion, budget: Budget) -> Diagnosis:
     if layout.fits_into(room_of_devices(question).accelerator.usable_bytes):
         if question.keeps_beside or question.uses_host:
             return Diagnosis(binding=_of_plans(question), relaxations=())
-        fix = next((fix for fix, _ in eased(question.allowed) if fix.change == _SCHEDULE), None)
+        fix = next((fix for fix, _ in eased(question) if fix.change == _SCHEDULE), None)
         return Diagnosis(
             binding=_of_schedule(question, needed_bytes),
             relaxations=() if fix is None else (fix,),
@@ -307,7 +307,7 @@ def memory_change(shown_bytes: float, question: ModelQuestion) -> Relaxation:
 def _relaxations(question: ModelQuestion, budget: Budget) -> Iterator[Relaxation]:
     yield from _more_devices(question, budget)
     offered: set[str] = set()
-    for fix, allowed in eased(question.allowed):
+    for fix, allowed in eased(question):
         known = fix.value is not None and fix.change in offered  # a smaller amount is enough
         if not known and _fits(replace(question, allowed=allowed), budget):
             offered.add(fix.change)
@@ -317,14 +317,14 @@ def _relaxations(question: ModelQuestion, budget: Budget) -> Iterator[Relaxation
         yield from islice((fix for fix, asked in family if _fits(asked, budget)), 1)
 
 
-def eased(allowed: Allowed) -> Iterator[tuple[Relaxation, Allowed]]:
+def eased(question: ModelQuestion) -> Iterator[tuple[Relaxation, Allowed]]:
     """Each thing that was fixed or forbidden, with what is allowed without that.
 
     What the framework that was named cannot run is not offered.
     """
-    for fix, freer in _eased(allowed):
+    for fix, freer in _eased(question.allowed):
         try:
-            runnable_spaces(freer)
+            runnable_spaces(freer, question.settings.recompute_modules)
         except InvalidInput:
             continue
         yield fix, freer
@@ -569,7 +569,7 @@ def _enough_memory(
 
 def relaxed(question: ModelQuestion, fix: Relaxation) -> ModelQuestion | None:
     """The question with one change of those that a diagnosis offers."""
-    for known, allowed in eased(question.allowed):
+    for known, allowed in eased(question):
         if (known.change, known.description) == (fix.change, fix.description):
             return replace(question, allowed=allowed)
     if fix.change in TRAININGS:

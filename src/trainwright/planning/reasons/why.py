@@ -251,7 +251,7 @@ def memory_gain(
 
 def freed(question: ModelQuestion) -> Iterator[tuple[Relaxation, str, ModelQuestion]]:
     """Each thing that was fixed or forbidden, the option that frees it, and the question then."""
-    for fix, allowed in eased(question.allowed):
+    for fix, allowed in eased(question):
         if option := fix.option:
             yield fix, option, replace(question, allowed=allowed)
 
@@ -308,7 +308,7 @@ def unnamed_gain(question: ModelQuestion, best_s: float, budget: Budget) -> Gain
 
 def enough_freedom(question: ModelQuestion, budget: Budget) -> Iterator[Relaxation]:
     """What of that which was fixed would be enough, where nothing fits: each with a plan."""
-    for fix, allowed in eased(question.allowed):
+    for fix, allowed in eased(question):
         part = budget.part(SHARE_S, stage=f"nothing fits; trying {fix.change}")
         if found := sketched(replace(question, allowed=allowed), part):
             step_s, devices = found.step.step_time_s, found.plan.devices_used

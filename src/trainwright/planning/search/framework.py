@@ -101,10 +101,13 @@ _FORM_OF: Final = {
 }
 
 
-def runnable_spaces(allowed: Allowed) -> tuple[Allowed, ...]:
+def runnable_spaces(
+    allowed: Allowed, modules: tuple[str, ...] | None = None
+) -> tuple[Allowed, ...]:
     """The parts of what is allowed that its framework can run; itself where none is named.
 
-    Raises `InvalidInput` under the fields of `Allowed` where nothing is left of one.
+    `modules` are what "selective" repeats, the usual ones where absent. Raises `InvalidInput`
+    under the fields of `Allowed` where nothing is left of one.
     """
     if allowed.framework is None:
         return (allowed,)
@@ -120,7 +123,9 @@ def runnable_spaces(allowed: Allowed) -> tuple[Allowed, ...]:
         only_bounded=tuple(f for f in beside if own.runs(_demands(f, pipeline))),
         mappings=_mappings(allowed, own),
     )
-    spaces = [s for pipelined in _by_depth(narrowed, own) for s in _by_recompute(pipelined, own)]
+    spaces = [
+        s for pipelined in _by_depth(narrowed, own) for s in _by_recompute(pipelined, own, modules)
+    ]
     if parts := tuple(part for space in spaces for part in _by_backward(space, own)):
         return parts
     features = (Feature.SPLIT_RECOMPUTE, Feature.SPLIT_ZERO_3)
@@ -146,7 +151,7 @@ def sketch_runnable(
 
     None where none beats a step that is known; the first that does may be asked for.
     """
-    spaces = runnable_spaces(question.allowed)
+    spaces = runnable_spaces(question.allowed, question.settings.recompute_modules)
     parts = [replace(question, allowed=space) for space in spaces]
     return sketch_model(
         parts, budget, to_beat_s=to_beat_s, any_will_do=any_will_do, shelves=shelves
@@ -217,7 +222,8 @@ def _unrunnable(question: ModelQuestion, target: str) -> Iterator[Fault]:
         if allowed.pipeline != _ONE and unsupported(_demands(family, pipelined), target):
             yield Fault("schedule", f"{target} does not run {family}")
     try:
-        runnable_spaces(replace(allowed, framework=target))
+        named = replace(allowed, framework=target)
+        runnable_spaces(named, question.settings.recompute_modules)
     except InvalidInput as error:
         yield from error.faults
 
@@ -426,7 +432,7 @@ def _plan_all(question: ModelQuestion, budget: Budget, wanted: _Wanted) -> Model
     is_first = math.isinf(to_beat)
     if is_first:
         budget = usual.told_in(budget)
-    spaces = runnable_spaces(question.allowed)
+    spaces = runnable_spaces(question.allowed, question.settings.recompute_modules)
     told: tuple[Priced, ...] = ()
     for at, space in enumerate(spaces):
         alone, left = len(spaces) == 1, len(spaces) - at + _PROOFS * len(spaces)
@@ -690,7 +696,9 @@ def _by_depth(allowed: Allowed, own: Capability) -> Iterator[Allowed]:
         yield replace(allowed, zero_stages=piped, pipeline=deep)
 
 
-def _by_recompute(allowed: Allowed, own: Capability) -> Iterator[Allowed]:
+def _by_recompute(
+    allowed: Allowed, own: Capability, modules: tuple[str, ...] | None
+) -> Iterator[Allowed]:
     """One mode for all blocks, where each block cannot have its own."""
     forms = own.recompute_forms()
     if Recompute.OFFLOAD in allowed.recompute and not own.can(Feature.OFFLOAD_BLOCKS):
@@ -699,9 +707,9 @@ def _by_recompute(allowed: Allowed, own: Capability) -> Iterator[Allowed]:
     if RecomputeForm.MIXED in forms:
         yield allowed
         return
-    left = tuple(mode for mode in allowed.recompute if _has(mode, own))
+    left = tuple(mode for mode in allowed.recompute if _has(mode, own, modules))
     if not left:
-        offered = ", ".join(mode for mode in USUAL_MODES if _has(mode, own))
+        offered = ", ".join(mode for mode in USUAL_MODES if _has(mode, own, modules))
         raise InvalidInput.of("recompute", f"must hold one that {own.target} has: {offered}")
     if RecomputeForm.ANY in forms and Recompute.SELECTIVE not in left:
         yield replace(allowed, recompute=left)
@@ -731,8 +739,8 @@ def _by_backward(allowed: Allowed, own: Capability) -> Iterator[Allowed]:
         yield replace(allowed, schedules=split, recompute=modes, zero_stages=zero, pipeline=deep)
 
 
-def _has(mode: Recompute, own: Capability) -> bool:
-    """Whether all blocks can be run so; "selective" as the planner means it repeats activations."""
+def _has(mode: Recompute, own: Capability, modules: tuple[str, ...] | None) -> bool:
+    """Whether all blocks can be run so; "selective" repeats activations where none is named."""
     if mode is Recompute.SELECTIVE and own.modules is not None:
-        return MLP_ACTIVATION in own.modules
+        return own.modules.keys() >= set(modules or (MLP_ACTIVATION,))
     return _FORM_OF[mode] in own.recompute_forms()
