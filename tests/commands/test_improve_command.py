@@ -424,3 +424,26 @@ def test_the_adapters_of_a_file_are_those_of_the_run_that_is_improved(
     assert priced == improved
     assert (priced["low_rank"]["rank"], priced["low_rank"]["bits"]) == (16, 4)
     assert set(priced["low_rank"]["targets"]) == {"query", "key", "value", "attention_output"}
+
+
+def test_what_improve_says_fits_estimate_says_fits(run: Callable[..., Any], tmp_path: Path) -> None:
+    """By the account of the program that the script runs, not by what every program keeps."""
+    zero = {"zero_optimization": {"stage": 3}, "bf16": {"enabled": True}}
+    (tmp_path / "zero.json").write_text(json.dumps(zero))
+    script = tmp_path / "run.sh"
+    script.write_text(
+        "deepspeed --num_gpus=4 train.py --deepspeed zero.json --gradient_checkpointing True "
+        "--model_name_or_path mistralai/Mistral-7B-v0.1 --per_device_train_batch_size 2 "
+        "--gradient_accumulation_steps 8 --max_seq_length 4096 --bf16 True\n"
+    )
+    where = ("--cluster", "dgx-a100-40gb")
+    found = run("improve", str(script), *where, "--json").document
+    as_it_is = run("estimate", str(script), *where, "--json").document
+    assert found["request"]["framework"] == as_it_is["request"]["framework"]
+    assert found["run_fits"] == as_it_is["fits"]
+    for size, gathered in ((4, 4), (8, 2)):
+        sizes = ("--micro-batch", str(size))
+        fits = run("estimate", str(script), *where, *sizes, "--json").document["fits"]
+        offered = f"--per-device-train-batch-size {size} --gradient-accumulation-steps {gathered}"
+        listed = [change for change in found["changes"] if change["options"] == offered]
+        assert fits or not listed

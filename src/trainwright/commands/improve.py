@@ -17,7 +17,6 @@ from trainwright.documents.improvement import (
     chosen_of,
     document_of,
     not_taken_over,
-    question_of,
     unrunnable,
     with_kernels,
 )
@@ -47,6 +46,7 @@ from trainwright.options.clusters import (
     opened,
     priced_as_run,
     resolve_cluster,
+    software_named_by,
     with_host,
 )
 from trainwright.options.inputs import embed, naming_options
@@ -136,7 +136,11 @@ def improve(
         asked, warnings, job = of_text()
         priced: dict[str, Any] = {"calibration": calibration, "software": software}
         priced |= {"framework": target, "offload": asked.configuration.recipe.offload}
-        asked = replace(asked, cluster=priced_as_run(asked.cluster, priced, framework=job.software))
+        asked = replace(
+            asked,
+            cluster=priced_as_run(asked.cluster, priced, framework=job.software),
+            software=software_named_by(priced, framework=job.software),
+        )
         job_file = _file_of(source, read, lambda text: _run_of(of_text(text)[0]))
         spoken = job_file.dialect if job.run.per_example == 1 else None  # which counts otherwise
         dialect, target = _spoken(spoken, framework, asked)
@@ -358,6 +362,7 @@ def _priced(
             model=asked.embedded,
             cluster=embed("cluster", cluster.name, encode(cluster)),
             configuration=run,
+            framework=asked.software or target,
         ),
         framework=target,
         dialect=dialect,
@@ -452,7 +457,7 @@ def _planned(
     allowed = allowed_for(asked, bare.framework, wanted)
     if bare.dialect is not None:
         allowed = said_in(bare.dialect, asked, allowed, wanted)
-    question = question_of(bare.model, bare.cluster, asked, allowed)
+    question = bare.question_of(asked, allowed)
     plan, bound_s = best_plan(question, asked, kernels, budget, to_beat_s=to_beat_s)
     gaps = () if plan is None else unrunnable(plan, question)
     if gaps:

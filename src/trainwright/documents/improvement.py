@@ -205,37 +205,6 @@ class PricedPlan:
     step: StepPrediction
 
 
-def question_of(
-    model: Trained, cluster: Cluster, run: Configuration, allowed: Allowed
-) -> ModelQuestion:
-    """What the planner is asked: all that the run is, but for what a plan decides.
-
-    Its plans keep weights on the devices, wherever those of the run lie, and gradients until all
-    are there.
-    """
-    settings = RunSettings.of(run)
-    recipe, moved = replace(settings.recipe, update_in_backward=False), run.recipe.offload
-    if moved is not None and moved.weights:
-        recipe = replace(recipe, offload=replace(moved, weights=0.0))
-    if recipe != settings.recipe:
-        settings = replace(settings, recipe=recipe)
-    with naming_options(QUESTION_OPTION_OF):
-        return ModelQuestion(
-            model=model,
-            cluster=cluster,
-            workload=Workload(
-                global_batch=run.global_batch,
-                sequence_length=run.sequence_length,
-                precision=run.recipe.precision,
-            ),
-            num_devices=run.parallelism.num_devices,
-            allowed=of_what_is_told_apart(model, allowed),
-            overheads=run.overheads,
-            settings=settings,
-            account=deciding_memory(allowed.framework, run.overheads),
-        )
-
-
 def allowed_for(
     run: Configuration,
     target: str | None,
@@ -421,9 +390,37 @@ class Surroundings:
 
     def fits(self, model: Trained, run: Configuration, step: StepPrediction) -> bool:
         """Whether a device and its host have room for a run, by the rules of `estimate`."""
-        if not run_fits(model, run, step, self.cluster, framework=self.framework):
+        if not run_fits(model, run, step, self.cluster, framework=self.request.framework):
             return False
         return host_holds(model, self.cluster, run, step)
+
+    def question_of(self, run: Configuration, allowed: Allowed) -> ModelQuestion:
+        """What the planner is asked: all that the run is, but for what a plan decides.
+
+        Its plans keep weights on the devices, wherever those of the run lie, and gradients until
+        all are there.
+        """
+        settings = RunSettings.of(run)
+        recipe, moved = replace(settings.recipe, update_in_backward=False), run.recipe.offload
+        if moved is not None and moved.weights:
+            recipe = replace(recipe, offload=replace(moved, weights=0.0))
+        if recipe != settings.recipe:
+            settings = replace(settings, recipe=recipe)
+        with naming_options(QUESTION_OPTION_OF):
+            return ModelQuestion(
+                model=self.model,
+                cluster=self.cluster,
+                workload=Workload(
+                    global_batch=run.global_batch,
+                    sequence_length=run.sequence_length,
+                    precision=run.recipe.precision,
+                ),
+                num_devices=run.parallelism.num_devices,
+                allowed=of_what_is_told_apart(self.model, allowed),
+                overheads=run.overheads,
+                settings=settings,
+                account=deciding_memory(self.request.framework, run.overheads),
+            )
 
 
 def chosen_of(found: Surroundings) -> Improvement | None:
@@ -725,7 +722,7 @@ def _plan(document: ImprovementResult, bare: Surroundings) -> PricedPlan | None:
     pool = bare.cluster.pool_of()
     asked = with_kernels(document.configuration, document.best_plan.options, pool)
     allowed = Allowed(framework=document.framework)
-    question = question_of(bare.model, bare.cluster, asked, allowed)
+    question = bare.question_of(asked, allowed)
     priced = priced_again(document.best_plan, question, asked)
     if gaps := unrunnable(priced, question):
         problem = f"must be what {document.framework} runs: {gaps[0]}"
@@ -735,7 +732,7 @@ def _plan(document: ImprovementResult, bare: Surroundings) -> PricedPlan | None:
 
 def _plan_fits(bare: Surroundings, priced: PricedPlan) -> bool:
     allowed = Allowed(framework=bare.framework)
-    question = question_of(bare.model, bare.cluster, priced.asked, allowed)
+    question = bare.question_of(priced.asked, allowed)
     plan, profile, step = priced.plan, priced.profile, priced.step
     return missing_of_plan(question, plan, profile, step) <= 0
 

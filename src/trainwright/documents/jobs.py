@@ -179,12 +179,16 @@ def block_modes(document: Jobbed) -> list[tuple[Recompute, ...]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DocumentedRun:
-    """A run that a document is about: the model and what embeds it, where it runs, and how."""
+    """A run that a document is about: the model and what embeds it, where it runs, and how.
+
+    `software` is the program whose account of memory holds, if one is known.
+    """
 
     model: Trained
     embedded: Embedded
     cluster: Cluster
     configuration: Configuration
+    software: str | None = None
 
 
 def opened_run(document: Any) -> Any:
@@ -212,7 +216,11 @@ def run_of_document(document: Any) -> DocumentedRun:
         raise InvalidInput.of("document", f'must be an estimate or plan of a model, got "{kind}"')
     model, where = trained_and_cluster(found.request)
     return DocumentedRun(
-        model=model, embedded=found.request.model, cluster=where, configuration=run
+        model=model,
+        embedded=found.request.model,
+        cluster=where,
+        configuration=run,
+        software=_software_of(found),
     )
 
 
