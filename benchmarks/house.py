@@ -69,6 +69,7 @@ WANTED: Final = {
     "header_share": "0.08 at most; missed: files of formats and pages import many names",
     "longest_files": "900 lines, but for one idea",
     "comments_per_100_lines": "where a reader would ask why; equations stand in docstrings",
+    "function_local_imports": "for start-up of commands, extras and what is loaded by its name",
     "import_circles_at_start": "none",
     "import_circles_at_run_time": "none",
     "places_that_state_a_rule": "one of each, and a native one in a hot loop",
