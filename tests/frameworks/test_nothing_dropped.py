@@ -273,7 +273,7 @@ USUAL = {
     "cuda_graph_modules": [("attn",)],
     "offload": [
         Offload(activations=1.0), Offload(optimizer=1.0), Offload(optimizer=0.5),
-        Offload(gradients=1.0),
+        Offload(gradients=1.0), Offload(weights=1.0),
     ],
 }  # fmt: skip
 RUN = {
