@@ -224,7 +224,7 @@ def test_a_deepspeed_file_is_read() -> None:
     "zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}}"""
     found = read_deepspeed(text)
     assert (found.dp, found.zero, found.micro_batch, found.precision) == (8, 3, 2, "bf16")
-    assert found.unknown == ("optimiser",)
+    assert found.unknown == ('optimiser (did you mean "optimizer"?)',)
     assert found.offload == ("param to cpu",)
 
 
@@ -729,3 +729,72 @@ def test_a_switch_of_a_script_that_is_turned_off_is_off(said: str, precision: st
     start = "torchrun --nproc_per_node=5 train.py --model_name_or_path gpt2"
     run = read_trl(f'{start} --per_device_train_batch_size 1 {said} --fsdp "full_shard"\n')
     assert run.precision == precision
+
+
+SHARDED_BY_JSON = (
+    "deepspeed --num_gpus=4 train.py --model_name_or_path mistralai/Mistral-7B-v0.1 --bf16 True "
+    "--per_device_train_batch_size 2 --max_seq_length 4096 --deepspeed ds_config.json\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("json", "fault"),
+    [
+        (
+            '{"zero_optimization": {"stage": 7}}',
+            "zero_optimization.stage: must be a whole number from 0 to 3, got 7 (number)",
+        ),
+        ('{"zero_optimization": [3]}', "zero_optimization: must be a table, got [...] (array)"),
+    ],
+)
+def test_a_broken_json_beside_a_script_is_refused_as_it_is_alone(tmp_path, json, fault) -> None:
+    file, script = tmp_path / "ds_config.json", tmp_path / "run.sh"
+    file.write_text(json)
+    script.write_text(SHARDED_BY_JSON)
+    with pytest.raises(InvalidInput) as beside:
+        open_stated(None, script)
+    assert f"ds_config.json: {fault}" in str(beside.value)
+    with pytest.raises(InvalidInput) as alone:
+        open_stated("deepspeed", file)
+    assert fault in str(alone.value)
+
+
+def test_a_json_beside_a_script_that_ends_early_is_not_priced_by_its_name(tmp_path) -> None:
+    (tmp_path / "zero3.json").write_text('{"zero_optimization": {"stage": 2')
+    script = tmp_path / "run.sh"
+    script.write_text(SHARDED_BY_JSON.replace("ds_config", "zero3"))
+    with pytest.raises(InvalidInput, match=r"zero3\.json: line 2: is not YAML"):
+        open_stated(None, script)
+
+
+def test_a_slip_in_a_section_of_deepspeed_is_named_with_what_it_is_like(tmp_path) -> None:
+    file, script = tmp_path / "ds_config.json", tmp_path / "run.sh"
+    file.write_text(
+        '{"zero_optimization": {"stagee": 3, "leaf_module": {"names": ["a"]},'
+        ' "offload_param": {"device": "none", "pin": true}},'
+        ' "optimizer": {"type": "AdamW", "params": {"lr": 1, "betas": [0.9, 0.95]}}}'
+    )
+    script.write_text(SHARDED_BY_JSON)
+    wanted = (
+        "not known here and not used: "
+        'zero_optimization.stagee (did you mean "stage"?), zero_optimization.offload_param.pin'
+    )
+    assert f"ds_config.json: {wanted}" in open_stated("deepspeed", file).warnings
+    assert f"run.sh: ds_config.json: {wanted}" in open_stated(None, script).warnings
+
+
+@pytest.mark.parametrize(
+    ("formats", "precision", "says"),
+    [
+        ('"bf16": {"enabled": "auto"}', "bf16", True),
+        ('"fp16": {"enabled": "auto"}, "bf16": {"enabled": "auto"}', "bf16", True),
+        ('"fp16": {"enabled": "auto"}', "fp16", True),
+        ('"fp16": {"enabled": true}, "bf16": {"enabled": "auto"}', "fp16", False),
+        ('"bf16": {"enabled": true}', "bf16", False),
+        ('"bf16": {"enabled": false}', None, False),
+    ],
+)
+def test_what_auto_leaves_to_a_trainer_is_taken_as_on_and_said(formats, precision, says) -> None:
+    found = read_deepspeed(f'{{"zero_optimization": {{"stage": 3}}, {formats}}}')
+    assert (found.precision, found.gradient_dtype, found.reduce_dtype) == (precision,) * 3
+    assert says == any('.enabled is "auto"' in note for note in found.notes)

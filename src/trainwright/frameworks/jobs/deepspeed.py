@@ -6,13 +6,15 @@ what the Hugging Face trainer fills in, and counts as not stated.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
-from trainwright.errors import InvalidInput
+from trainwright.errors import Fault, InvalidInput
 from trainwright.formats.atomic_file import read_bytes
 from trainwright.formats.json_text import parse_json
 from trainwright.frameworks.jobs.settings import (
@@ -33,8 +35,7 @@ _DEVICES: Final = ("none", "cpu", "nvme")
 _HARMLESS: Final = re.compile(
     r"gradient_clipping|steps_per_print|wall_clock_breakdown|dump_state|scheduler|"
     r"zero_allow_untested_optimizer|zero_force_ds_cpu_optimizer|tensorboard|wandb|csv_monitor|"
-    r"comms_logger|flops_profiler|monitor_config|zero_optimization\.(?!zero_quantized).*|"
-    r"(bf16|fp16|bfloat16)\..*|optimizer\.params|prescale_gradients|"
+    r"comms_logger|flops_profiler|monitor_config|prescale_gradients|"
     r"gradient_predivide_factor|disable_allgather|memory_breakdown|checkpoint|"
     r"activation_checkpointing\.(number_checkpoints|synchronize.*|profile|contiguous.*)|"
     r"curriculum_learning|data_efficiency|elasticity|aio|nebula|eigenvalue|"
@@ -47,11 +48,55 @@ _UNMODELLED: Final = (
     "torch_autocast", "amp", "hybrid_engine", "autotuning", "compile",
     "data_efficiency.enabled", "curriculum_learning.enabled",
 )  # fmt: skip
+# The keys of sections that are read, those of today and earlier ones; any other is a slip.
+# Sources: deepspeed/runtime/zero/config.py and offload_config.py, runtime/precision_config.py.
+_OF_HALF: Final = (
+    "enabled", "auto_cast", "loss_scale", "initial_scale_power", "loss_scale_window", "hysteresis",
+    "min_loss_scale", "consecutive_hysteresis", "fp16_master_weights_and_grads", "fp16_opt_level",
+    "opt_level", "immediate_grad_update", "check_grad_overflow", "bf16_master_weights_and_grads",
+    "bf16_optimizer_states",
+)  # fmt: skip
+_OF_OFFLOAD: Final = (
+    "device", "nvme_path", "buffer_count", "buffer_size", "max_in_cpu", "pin_memory", "pipeline",
+    "pipeline_read", "pipeline_write", "fast_init", "ratio", "super_offload", "cpuadam_cores_perc",
+)  # fmt: skip
+_SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "": ("zero_optimization", "bf16", "fp16", "optimizer", "train_batch_size", "data_types",
+         "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "gradient_clipping",
+         "communication_data_type", "tensor_parallel", "activation_checkpointing"),
+    "zero_optimization": (
+        "stage", "contiguous_gradients", "reduce_scatter", "reduce_bucket_size",
+        "allgather_partitions", "allgather_bucket_size", "allgather_size",
+        "use_multi_rank_bucket_allreduce", "overlap_comm", "load_from_fp32_weights",
+        "elastic_checkpoint", "offload_param", "offload_optimizer", "sub_group_size", "cpu_offload",
+        "cpu_offload_param", "cpu_offload_params", "cpu_offload_use_pin_memory",
+        "prefetch_bucket_size", "stage3_prefetch_bucket_size", "param_persistence_threshold",
+        "stage3_param_persistence_threshold", "model_persistence_threshold",
+        "stage3_model_persistence_threshold", "max_live_parameters", "stage3_max_live_parameters",
+        "max_reuse_distance", "stage3_max_reuse_distance", "gather_16bit_weights_on_model_save",
+        "stage3_gather_16bit_weights_on_model_save", "stage3_gather_fp16_weights_on_model_save",
+        "module_granularity_threshold", "stage3_module_granularity_threshold",
+        "allgather_sequential", "use_all_reduce_for_fetch_params",
+        "stage3_use_all_reduce_for_fetch_params", "stage3_allgather_sequential",
+        "ignore_unused_parameters", "legacy_stage1", "round_robin_gradients",
+        "zero_hpz_partition_size", "zero_quantized_weights", "zero_quantized_nontrainable_weights",
+        "zero_quantized_gradients", "zeropp_loco_param", "mics_shard_size", "leaf_module",
+        "mics_hierarchical_params_gather", "memory_efficient_linear", "pipeline_loading_checkpoint",
+        "override_module_apply", "log_trace_cache_warnings", "enable_sanity_checks",
+        "save_muon_momentum_buffer_in_memory",
+    ),
+    "zero_optimization.offload_optimizer": _OF_OFFLOAD,
+    "zero_optimization.offload_param": _OF_OFFLOAD,
+    "bf16": _OF_HALF,
+    "bfloat16": _OF_HALF,
+    "fp16": _OF_HALF,
+    "optimizer": ("type", "params", "legacy_fusion"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharding:
-    """What a JSON says of the run beside its model."""
+    """What a JSON says of the run beside its model, and notes on what it says besides."""
 
     zero: int
     precision: str | None
@@ -65,6 +110,7 @@ class Sharding:
     overlap: Mapping[str, float]
     gradient_dtype: str | None = None
     reduce_dtype: str | None = None
+    notes: tuple[str, ...] = ()
 
     def kept_in(self, precision: str | None) -> str | None:
         """What gradients are kept in, if not fp32: as said, or in 16 bit where weights are.
@@ -127,19 +173,52 @@ def named_sharding(found: Settings, beside: Beside) -> Sharding | None:
     return sharding_beside(str(given), beside, [])
 
 
+def read_sharding(text: str, name: str) -> Sharding:
+    """What the JSON of a name says; raises `InvalidInput` with every fault in it."""
+    try:
+        found = Settings(parse_yaml(text), from_words=True)
+        said = sharding_of(found)
+        unknown, changing = _remarks(found)
+        found.check()
+    except InvalidInput as error:
+        raise InvalidInput(
+            [Fault(f"{name}: {each.path}", each.problem) for each in error.faults]
+        ) from None
+    lost = [f"not known here and not used: {', '.join(unknown)}"] if unknown else []
+    return replace(said, notes=tuple(f"{name}: {each}" for each in (*lost, *changing)))
+
+
+def _remarks(found: Settings) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The keys that nobody asked for, with one that is like each, and notes on what counts."""
+    unknown, changing = found.remarks(harmless=_HARMLESS, unmodelled=_UNMODELLED)
+    named = []
+    for path in unknown:
+        section = path.rpartition(".")[0]
+        while section and section not in _SECTIONS:
+            section = section.rpartition(".")[0]
+        key = path.removeprefix(f"{section}.").partition(".")[0]
+        known = _SECTIONS[section]
+        if section and key in known:
+            continue
+        near = [] if key in known else get_close_matches(key, known, n=1, cutoff=0.75)
+        named.append(f'{path} (did you mean "{near[0]}"?)' if near else path)
+    return tuple(named), changing
+
+
 STAGE_IN_NAME: Final = re.compile(r"(?:zero|z|stage)[-_]?(?:stage[-_]?)?([0-3])", re.IGNORECASE)
 _MOVES: Final = re.compile(r"(?<!no[-_])(?<!non[-_])(?<!without[-_])offload|cpu", re.IGNORECASE)
 
 
 def sharding_beside(path: str, beside: Beside, notes: list[str]) -> Sharding | None:
     """What the JSON at a path says, which may lie beside the file; else what its name says."""
+    name, data = path.rpartition("/")[2], None
     if beside.folder is not None and not Path(path).is_absolute():
-        try:
-            text = read_bytes(beside.folder / path, name="deepspeed", most=2**20).decode()
-            return sharding_of(Settings(parse_yaml(text), from_words=True))
-        except (InvalidInput, UnicodeDecodeError):
-            pass
-    name = path.rpartition("/")[2]
+        with contextlib.suppress(InvalidInput):  # it is not there
+            data = read_bytes(beside.folder / path, name="deepspeed", most=2**20)
+    if data is not None:
+        found = read_sharding(data.decode(errors="replace"), name)
+        notes += found.notes
+        return found
     said = STAGE_IN_NAME.search(name)
     notes.append(f"{name} is not beside this file: its ZeRO stage is read from its name")
     if said is None:
@@ -286,8 +365,13 @@ def read_deepspeed(text: str, beside: Beside = NOTHING) -> StatedRun:
     zero = found.table("zero_optimization")
     replicas = said.replicas
     interval = found.table("pipeline").count("activation_checkpoint_interval", least=0)
-    copies, notes = _copies(zero, replicas), tuple(_notes(zero, said, found))
-    unknown, changing = found.remarks(harmless=_HARMLESS, unmodelled=_UNMODELLED)
+    copies, notes = _copies(zero, replicas), [*_notes(zero, said, found)]
+    if (precision := said.precision) is None and (precision := _left_open(found)) is not None:
+        notes.append(
+            f'{precision}.enabled is "auto", for the program beside it to fill in: taken as on; '
+            "give --precision for another"
+        )
+    unknown, changing = _remarks(found)
     found.check()
     size, steps = said.micro_batch, said.steps
     return StatedRun(
@@ -300,16 +384,24 @@ def read_deepspeed(text: str, beside: Beside = NOTHING) -> StatedRun:
         micro_batch=size,
         global_batch=said.batch,
         batch_per_replica=size * steps if size and steps else None,
-        precision=said.precision,
+        precision=precision,
         recompute=None if interval is None else ("full" if interval else "none"),
         offload=said.offload,
         overlap=said.overlap,
-        gradient_dtype=said.kept_in(said.precision),
-        reduce_dtype=said.reduce_dtype,
+        gradient_dtype=said.kept_in(precision),
+        reduce_dtype=reduced_in(precision, said.reduce_dtype),
         **optimizer_of(said.optimizer),
         unknown=unknown,
         notes=(*notes, *changing),
     )
+
+
+def _left_open(found: Settings) -> str | None:
+    """The format of 16 bit that "auto" leaves to a trainer, bf16 where it leaves both."""
+    for name in ("bf16", "bfloat16", "fp16"):
+        if found.table(name).value("enabled") == "auto":
+            return "fp16" if name == "fp16" else "bf16"
+    return None
 
 
 def _copies(zero: Settings, replicas: int | None) -> int | None:

@@ -32,9 +32,9 @@ from trainwright.frameworks.jobs.deepspeed import (
     named_sharding,
     odd_optimizer,
     optimizer_of,
+    read_sharding,
     reduced_in,
     sharding_beside,
-    sharding_of,
     sharding_told,
 )
 from trainwright.frameworks.jobs.fine_tuning import (
@@ -185,12 +185,13 @@ def read_trl(text: str, beside: Beside = NOTHING) -> StatedRun:
     if given is not None:
         flags["deepspeed"] = None if own else given
     if isinstance(given, str) and (written := launch.file(given)) is not None:
+        name = given.rpartition("/")[2]
         try:
-            sharding = sharding_of(Settings(parse_yaml(written), from_words=True))
+            parse_yaml(written)
         except InvalidInput as error:  # what a program makes of a template
-            name = given.rpartition("/")[2]
             wanted = f"{name} is written by the script, and what it says is not known: give a copy"
             raise InvalidInput.of("deepspeed", f"{wanted} of it that --deepspeed names") from error
+        sharding = read_sharding(written, name)
     is_trl = launch.program == "trl"
     if is_trl:
         turned_on = _left_to_trl(flags)
@@ -858,6 +859,7 @@ def _trainer(
     name = found.text(model_key)
     optimizer = found.text(found.first("optim", "optimizer"))
     notes = list(more_notes)
+    notes += () if sharding is None else sharding.notes
     if sequence is None:
         notes.append(f"the longest sequence is not said: priced as {usual_sequence}, the default")
     if not packing:
