@@ -212,7 +212,7 @@ void bind_schedule_passes(nb::module_& module) {
          std::vector<double> up_s, const std::vector<std::vector<double>>& pending,
          const std::vector<std::vector<double>>& late, const std::vector<double>& room,
          double head_s, double own_head_s, double tail_s, int64_t num_microbatches,
-         int64_t num_labels) {
+         int64_t num_labels, int64_t most_labels) {
         const size_t stages = forward_s.size(), beyond = beyond_forward_s.size();
         const auto sized = [](const std::vector<double>& of, size_t size) {
           return of.size() == size;
@@ -242,13 +242,13 @@ void bind_schedule_passes(nb::module_& module) {
                                .own_head_s = own_head_s,
                                .tail_s = tail_s};
         nb::gil_scoped_release release;
-        return trainwright::crossings_s(rank, num_microbatches, num_labels);
+        return trainwright::crossings_s(rank, num_microbatches, num_labels, most_labels);
       },
       nb::kw_only(), nb::arg("forward_s"), nb::arg("input_grad_s"), nb::arg("weight_grad_s"),
       nb::arg("forward_gap_s"), nb::arg("input_grad_gap_s"), nb::arg("beyond_forward_s"),
       nb::arg("beyond_input_grad_s"), nb::arg("down_s"), nb::arg("up_s"), nb::arg("pending"),
       nb::arg("late"), nb::arg("room"), nb::arg("head_s"), nb::arg("own_head_s"), nb::arg("tail_s"),
-      nb::arg("num_microbatches"), nb::arg("num_labels"));
+      nb::arg("num_microbatches"), nb::arg("num_labels"), nb::arg("most_labels"));
 
   module.def(
       "two_ranks_s",

@@ -34,11 +34,13 @@ struct Layout {
 
 class Crossings {
  public:
-  Crossings(const CrossedRank& rank, int64_t num_microbatches, int64_t num_labels)
+  Crossings(const CrossedRank& rank, int64_t num_microbatches, int64_t num_labels,
+            int64_t most_labels)
       : rank_(rank),
         num_stages_(rank.forward_s.size()),
         m_(num_microbatches),
-        num_labels_(num_labels) {
+        num_labels_(num_labels),
+        most_labels_(most_labels) {
     double longest_s = std::accumulate(rank.forward_s.begin(), rank.forward_s.end(), 0.0);
     for (const auto* times_s : {&rank.input_grad_s, &rank.weight_grad_s, &rank.beyond.forward_s,
                                 &rank.beyond.input_grad_s, &rank.beyond.down_s, &rank.beyond.up_s})
@@ -60,6 +62,7 @@ class Crossings {
     now[Counts(2 * num_stages_ + kinds_.size())].push_back(Label(kFirst));
     const int64_t layers = 3 * static_cast<int64_t>(num_stages_) * m_;
     LabelAllowance allowance(num_labels_, layers);
+    int64_t num_kept = 0;
     for (int64_t layer = 0; layer < layers; ++layer) {
       next.clear();
       for (const auto& [counts, labels] : now)
@@ -68,6 +71,8 @@ class Crossings {
         return reduced(counts, std::move(labels), kept);
       });
       std::swap(now, next);
+      for (const auto& [counts, labels] : now) num_kept += std::ssize(labels);
+      if (num_kept > most_labels_) return 0.0;
     }
     double least_s = kInfinite;
     for (const auto& [counts, labels] : now)
@@ -199,7 +204,7 @@ class Crossings {
 
   const CrossedRank& rank_;
   size_t num_stages_;
-  int64_t m_, num_labels_;
+  int64_t m_, num_labels_, most_labels_;
   WayBeyond beyond_;
   std::vector<Gap> gaps_;
   std::vector<std::vector<size_t>> kinds_;  // of W: the stages where it is alike
@@ -207,8 +212,9 @@ class Crossings {
 
 }  // namespace
 
-double crossings_s(const CrossedRank& rank, int64_t num_microbatches, int64_t num_labels) {
-  return Crossings(rank, num_microbatches, num_labels).least_s();
+double crossings_s(const CrossedRank& rank, int64_t num_microbatches, int64_t num_labels,
+                   int64_t most_labels) {
+  return Crossings(rank, num_microbatches, num_labels, most_labels).least_s();
 }
 
 }  // namespace trainwright

@@ -51,7 +51,9 @@ struct CrossedRank {
   double tail_s;      // after the last input gradient of the rank's first stage
 };
 
-// Seconds that `num_microbatches` take; about so many labels are made at most.
-double crossings_s(const CrossedRank& rank, int64_t num_microbatches, int64_t num_labels);
+// Seconds that `num_microbatches` take, with about so many labels in all; a few of each state are
+// kept in any case. 0 where these are more than `most_labels`.
+double crossings_s(const CrossedRank& rank, int64_t num_microbatches, int64_t num_labels,
+                   int64_t most_labels);
 
 }  // namespace trainwright

@@ -344,6 +344,14 @@ def test_two_ranks_that_labels_help_most_get_them():
     assert bound.value_s == 8718
 
 
+def test_crossings_say_nothing_where_states_alone_are_too_many(monkeypatch):
+    uneven = [30 + stage for stage in range(8)]
+    least = least_of(Placement.v(4), (uneven, uneven[::-1], uneven, 0), 8)
+    assert crossings(least, 8, Objective.MAKESPAN).value_s > 0
+    monkeypatch.setattr("trainwright.scheduling.bounds._MOST_LABELS", 1_000)
+    assert crossings(least, 8, Objective.MAKESPAN).value_s == 0
+
+
 def test_forwards_and_input_gradients_cross_on_every_stage_of_a_loop():
     # A microbatch takes 8 (F + I) and W, a sixth of that per microbatch where only memory counts.
     # Six that start so far apart do not meet stage by stage: they need nine F + I between them.

@@ -891,6 +891,7 @@ def crossings_s(
     tail_s: float,
     num_microbatches: int,
     num_labels: int,
+    most_labels: int,
 ) -> float: ...
 def two_ranks_s(
     *,

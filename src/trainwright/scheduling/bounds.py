@@ -552,6 +552,7 @@ def best_bound(least: LeastCosts, num_microbatches: int, *, objective: Objective
 
 
 _LOOK_SHARE = 10  # of the labels, by which the rank that waits most is found
+_MOST_LABELS = 2_000_000  # of all looks together: where memory is wide, states alone are more
 _GLANCE_SHARE = 12  # of two ranks: where so few are not one of each state, all would tell little
 _PAIR_LOOK_SHARE = 3  # the same as above of two ranks, where fewer labels mislead
 _NUM_PAIRS = 2  # of which all labels are kept
@@ -563,19 +564,19 @@ def crossings_bound(
     """The shortest order of one rank where forwards cross input gradients on all stages beyond.
 
     `num_labels` are kept at most, in a few microseconds each; fewer give a lower bound that is less
-    (`native/schedule/crossings.hpp`). 0 where nothing is limited, or activations may overlap or
-    wait elsewhere.
+    (`native/schedule/crossings.hpp`). 0 where nothing is limited, or so little that states are too
+    many, or activations may overlap or wait elsewhere.
     """
     m = num_microbatches
     ranks = [rank for rank in range(least.placement.num_ranks) if _is_limited(least, rank)]
     if least.has_pairs or least.offloads or not ranks:
         return Bound(0.0, BoundName.CROSSINGS)
-    looks = {
-        rank: _crossings(least, rank, m, objective, num_labels // (_LOOK_SHARE * len(ranks)))
-        for rank in ranks
-    }
+    few, most = num_labels // (_LOOK_SHARE * len(ranks)), _MOST_LABELS // len(ranks)
+    looks = {rank: _crossings(least, rank, m, objective, few, most) for rank in ranks}
     best = max(looks, key=lambda rank: looks[rank])
-    again = _crossings(least, best, m, objective, num_labels)
+    if not looks[best]:
+        return Bound(0.0, BoundName.CROSSINGS)
+    again = _crossings(least, best, m, objective, num_labels, _MOST_LABELS)
     return Bound(max(looks[best], again), BoundName.CROSSINGS)
 
 
@@ -646,7 +647,12 @@ def _is_limited(least: LeastCosts, rank: int) -> bool:
 
 
 def _crossings(
-    least: LeastCosts, rank: int, m: int, objective: Objective, num_labels: int
+    least: LeastCosts,
+    rank: int,
+    m: int,
+    objective: Objective,
+    num_labels: int,
+    most_labels: int,
 ) -> float:
     stages = list(least.placement.stages_of_rank[rank])
     first, last = stages[0], stages[-1]
@@ -673,6 +679,7 @@ def _crossings(
         tail_s=float(least.way_back_s[first]),
         num_microbatches=m,
         num_labels=num_labels,
+        most_labels=most_labels,
     )
 
 
