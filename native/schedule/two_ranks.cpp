@@ -81,6 +81,12 @@ class TwoRanks {
         out_s_[down][up] = std::move(out_s);
         in_s_[down][up] = std::move(in_s);
       }
+    for (size_t way = 0; way < kNumWays; ++way)
+      for (const size_t other : met_by(way))
+        for (size_t n = 0; n < num_between_; ++n) {
+          const double both_s = back_s(way, other, n + 1) + back_s(other, way, num_between_ - n);
+          met_all_s_[way] = std::max(met_all_s_[way], both_s - takes_s_[other]);
+        }
     const auto beyond = static_cast<std::ptrdiff_t>(num_stages_ - a_);
     beyond_ = WayBeyond(
         {.forward_s = {fold.forward_s.begin() + beyond, fold.forward_s.end()},
@@ -310,13 +316,43 @@ class TwoRanks {
       for (size_t t = at[way]; t < at[way + 1]; t += 2) {
         weight[t] = 0.25;
         const size_t rank = way != kBeyond && goes_down(way) ? 1 : 0;
+        const double follows_s = duration_s(way == kBeyond ? kIa : 2 * way + 1);
         for (TimeLabel& label : labels) {
-          label[t + 1] = std::max(label[t + 1], label[rank]);
-          if (way == kBeyond)
-            label[t] = std::max(label[t], beyond_.never_met_s(label[0] + leaves_s));
+          const double ahead_s = t == at[way] ? label[rank] : label[t - 1] + follows_s;
+          label[t + 1] = std::max(label[t + 1], ahead_s);
+          // A start that nobody waits for any more is as good as any.
+          const double forgotten_s = way == kBeyond ? beyond_.never_met_s(label[0] + leaves_s)
+                                                    : label[t + 1] - met_all_s_[way] - rounding_s_;
+          label[t] = std::max(label[t], forgotten_s);
         }
       }
+    for (const size_t rank : {0, 1})
+      for (TimeLabel& label : labels)
+        label[rank] = std::max(label[rank], next_start_s(counts, label, at, rank));
     return thinned(std::move(labels), weight, kept);
+  }
+
+  // Before when a rank runs nothing; 0 where it has run all.
+  double next_start_s(const Counts& counts, const TimeLabel& label, const Layout& at,
+                      size_t rank) const {
+    double start_s = kInfinite;
+    for (size_t kind = 0; kind < kinds_.size(); ++kind)
+      if (kinds_[kind].rank == rank && waiting(counts, kind) > 0) return label[rank];
+    for (size_t step = 0; step < kNumSteps; ++step) {
+      if (kRankOf[step] != rank || counts[step] == m_) continue;
+      const bool is_ready = step == 0 || counts[step] < counts[step - 1];
+      if (!is_ready && step % 2 == 0) continue;  // it follows another one of the rank
+      if (is_ready && step < kIa && !fits(counts, step)) continue;  // and so does this
+      double ready_s = label[rank];
+      if (!is_ready)
+        ready_s = label[1 - rank] + duration_s(step - 1) + takes_s_[step / 2];
+      else if (step % 2 == 1)
+        ready_s = label[at[step / 2] + 1];
+      else if (step == kIa && !beyond_.empty())
+        ready_s = label[at[kBeyond] + 1];
+      start_s = std::min(start_s, ready_s);
+    }
+    return start_s == kInfinite ? 0.0 : start_s;
   }
 
   const Fold& fold_;
@@ -328,6 +364,8 @@ class TwoRanks {
   double rounding_s_ = 0, head_s_ = 0, tail_s_ = 0;
   std::array<size_t, kNumSteps> stage_of_{};
   std::array<double, kNumWays> takes_s_{};
+  // From its start to an arrival so late that what is first on some rank tells neither anything.
+  std::array<double, kNumWays> met_all_s_{};
   std::array<std::array<std::vector<double>, kNumWays>, kNumWays> out_s_, in_s_;  // [down][up]
   WayBeyond beyond_;
   std::vector<Kind> kinds_;

@@ -11,7 +11,10 @@
 // Whichever arrives first chooses when: as early as it can, or later, so that more is behind it.
 // Beyond a, towards stage S-1, ways meet as in crossings.hpp. On both ranks memory and orders are
 // exact, on the others only what meets counts. Labels hold free times of both ranks, and start and
-// earliest arrival of every way.
+// earliest arrival of every way, each as late as nobody can tell from earlier: a rank is free when
+// something can run there, and a way starts at most in(n+1) + out(L-n) less the other way's time
+// before its arrival, n the one for which that is longest. Beyond that, whoever is first where, the
+// other arrives no later than it can anyway. So labels that mean the same are one.
 #pragma once
 
 #include <cstdint>

@@ -329,19 +329,20 @@ def test_two_ranks_of_a_v_wait_for_each_other():
 
 
 def test_the_best_two_ranks_are_told_with_enough_labels():
-    # With a twentieth of the labels rank 3 looks best, with all of them rank 1 is: 2,076 is found.
+    # With a third of the labels rank 3 looks best, with all of them rank 1 is: 2,076 is found.
+    # Labels that differ in what nobody waits for would not be few enough to prove as much.
     least = least_of(Placement.v(6), (29, 25, 31, 1), 5)
-    assert two_ranks(least, 8, Objective.MAKESPAN, 5_000_000).value_s == 2043
+    assert two_ranks(least, 8, Objective.MAKESPAN, 300_000).value_s == 2043
 
 
 @pytest.mark.slow
 def test_two_ranks_that_labels_help_most_get_them():
-    # Rank 1 looks third best with a third of the labels, behind 4, which they are enough for.
+    # A third of the labels is enough for ranks 2, 3 and 4, and rank 1 gains by more of them.
     least = least_of(Placement.v(6), (54, 80, 51, 1), 5)
-    bound = two_ranks_bound(
-        least, 16, objective=Objective.MAKESPAN, enough_s=8916, num_labels=3_000_000
-    )
-    assert bound.value_s == 8718
+    asked = {"objective": Objective.MAKESPAN, "enough_s": 8916, "num_labels": 3_000_000}
+    assert two_ranks_bound(least, 16, **asked).value_s == 8728
+    # Unless that promises no more than what is proved.
+    assert two_ranks_bound(least, 16, **asked, known_s=9010).value_s == 8672
 
 
 def test_crossings_say_nothing_where_states_alone_are_too_many(monkeypatch):

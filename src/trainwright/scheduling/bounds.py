@@ -587,11 +587,13 @@ def two_ranks_bound(
     objective: Objective,
     enough_s: float,
     num_labels: int,
+    known_s: float = 0.0,
 ) -> Bound:
     """The shortest orders of one rank of a V and of its last, and all that meets between them.
 
-    At most `enough_s`, what an order takes (`native/schedule/two_ranks.hpp`); 0 for other
-    placements, and where nothing is limited or activations may overlap or wait elsewhere.
+    At most `enough_s`, what an order takes (`native/schedule/two_ranks.hpp`), and without ranks
+    that promise no more than `known_s`; 0 for other placements, and where nothing is limited or
+    activations may overlap or wait elsewhere.
     """
     p, none = least.placement.num_ranks, Bound(0.0, BoundName.TWO_RANKS)
     limited = [holding for holding in least.holdings if np.isfinite(holding.room).any()]
@@ -633,7 +635,11 @@ def two_ranks_bound(
         for rank, (look_s, is_whole) in looks.items()
         if not is_whole
     }
-    best = sorted(promised_s, key=lambda rank: promised_s[rank])[-_NUM_PAIRS:]
+    best = [
+        rank
+        for rank in sorted(promised_s, key=promised_s.__getitem__)[-_NUM_PAIRS:]
+        if promised_s[rank] > known_s
+    ]
     again_s = [of(rank, num_labels)[0] for rank in best]
     looks_s = [look_s for look_s, _ in looks.values()]
     return Bound(max([*looks_s, *again_s], default=0.0), BoundName.TWO_RANKS)

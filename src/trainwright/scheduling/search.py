@@ -585,6 +585,7 @@ def _of_two_ranks(
         objective=question.objective,
         enough_s=enough_s,
         num_labels=num_labels,
+        known_s=attempt.bound.value_s * (1 + _ROUNDING),
     )
     higher = bound.value_s > attempt.bound.value_s * (1 + _ROUNDING)
     return replace(attempt, bound=bound) if higher else attempt
