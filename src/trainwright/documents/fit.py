@@ -264,7 +264,8 @@ def figure_table(document: ShowsMemory) -> Table | None:
 def fit_line(document: ShowsMemory) -> str:
     """How probable it is that the device's figure stays within its memory."""
     limit, chance = format_bytes(document.device_memory_bytes or 0.0), document.fit_probability or 0
-    shown = f"{min(max(chance, 0.01), 0.99):.0%}"
+    digits = 1 if 0.49 < chance < 0.51 else 0  # what is asked for unless something is said
+    shown = f"{min(max(chance, 0.01), 0.99):.{digits}%}"
     if not 0.01 <= chance <= 0.99:
         shown = f"{'above' if chance > 0.5 else 'below'} {shown}"
     return f"stays within the device's {limit} with probability {shown}"

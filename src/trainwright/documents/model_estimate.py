@@ -841,16 +841,21 @@ def _verdict(document: ModelEstimateResult) -> Iterator[str]:
     peak = format_bytes(document.peak_memory_bytes)
     if document.failure is not None:
         yield from failure_lines(document.failure)
+    decided_by_account = document.fit_probability is not None
     if document.fits:
         left = format_bytes(document.margin_bytes)
-        chance = "" if document.fit_probability is None else f"; {fit_line(document)}"
-        yield f"fits: {peak} of {limit}, {left} left after margins{chance}"
+        margins = f"{peak} of {limit}, {left} left after margins"
+        yield f"fits: {_device_line(document) if decided_by_account else margins}"
         return
     heaviest = document.memory[document.heaviest_rank]
     shown = "" if document.failure is None else ", as the job showed"
-    yield f"{document.verdict}{shown}: {peak} of {limit} on rank {heaviest.rank}"
-    if document.fit_probability is not None:
-        yield f"  {account_words(document.memory_account)} it {fit_line(document)}"
+    if decided_by_account and heaviest.margin_bytes >= 0:
+        said = f"{_device_line(document)}, {account_words(document.memory_account)}"
+        yield f"{document.verdict}{shown}: on rank {heaviest.rank} {said}"
+    else:
+        yield f"{document.verdict}{shown}: {peak} of {limit} on rank {heaviest.rank}"
+        if decided_by_account:
+            yield f"  {account_words(document.memory_account)} {_device_line(document)}"
     for rank in document.memory:
         if rank.margin_bytes < 0:
             missing = format_bytes(-rank.margin_bytes)
@@ -860,6 +865,15 @@ def _verdict(document: ModelEstimateResult) -> Iterator[str]:
         yield "what would make it fit was not asked for: --changes"
     elif not document.changes:
         yield NONE_ENOUGH
+
+
+def _device_line(document: ModelEstimateResult) -> str:
+    """What the fullest device shows by the account that decides, and how surely it has the room."""
+    low, shown, high = (
+        format_bytes(size or 0.0)
+        for size in (document.device_low_bytes, document.device_bytes, document.device_high_bytes)
+    )
+    return f"a device shows {shown} ({low} to {high}, 90%); it {fit_line(document)}"
 
 
 def enough_table(changes: Iterable[PricedChange]) -> Table:
