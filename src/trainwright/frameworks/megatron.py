@@ -557,6 +557,10 @@ _ROTARY: Final = (
     "500000), and --use-rope-scaling with --rope-scaling-factor where it scales positions"
 )
 _EPSILON: Final = "--norm-epsilon of the model's configuration (Megatron takes 1e-05)"
+_BALANCE: Final = (
+    "what keeps the loads of experts even: --moe-aux-loss-coeff (Megatron takes 0, which balances "
+    "nothing; 0.01 is usual), or --moe-router-enable-expert-bias with its update rate"
+)
 _RUN: Final = "length and rate: --train-iters and --lr; if wanted --min-lr, --save and --load"
 
 
@@ -585,12 +589,16 @@ def _unsaid_constants(job: Job) -> Iterator[str]:
     if job.model.rotary:
         yield "base and scaling of rotary positions: Megatron's defaults unless you add them"
     yield "epsilon of norms: Megatron's default unless you add it"
+    if job.model.experts is not None:
+        yield "what balances experts: nothing unless you add it; times take loads as asked"
 
 
 def _asked(job: Job) -> Iterator[str]:
     if job.model.rotary:
         yield _ROTARY
     yield _EPSILON
+    if job.model.experts is not None:
+        yield _BALANCE
     # The tokenizer without text counts a token for the end of a document itself.
     words = job.model.vocabulary_size - 1
     yield (
