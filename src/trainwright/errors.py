@@ -92,14 +92,17 @@ class Inexpressible(UnsupportedFeature):
         )
 
 
+def how_to_install(extra: str) -> str:
+    """The command that adds an extra: of a checkout, as the package is on no index."""
+    return f"pip install '.[{extra}]' in a checkout of trainwright"
+
+
 class MissingExtra(UnsupportedFeature):
     """An optional dependency is needed and not installed."""
 
     def __init__(self, feature: str, *, extra: str) -> None:
         self.extra = extra
-        super().__init__(
-            feature, alternative=f"install it with: pip install 'trainwright[{extra}]'"
-        )
+        super().__init__(feature, alternative=f"install it with: {how_to_install(extra)}")
 
 
 class Infeasible(TrainwrightError):

@@ -112,9 +112,7 @@ def test_without_torch_the_extra_is_named(folder):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=folder)
     assert done.returncode == 2
-    assert "timing layers needs PyTorch; install it with: pip install 'trainwright[torch]'" in (
-        done.stderr
-    )
+    assert "timing layers needs PyTorch; install it with: pip install '.[torch]'" in (done.stderr)
 
 
 def test_an_interpolated_microbatch_is_told(run, folder):

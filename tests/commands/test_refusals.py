@@ -565,3 +565,15 @@ def test_a_file_that_is_no_job_is_not_told_that_it_is_no_profile(refused, folder
     assert "--from FORMAT FILE" in message
     (folder / "model.json").write_text("trainer: 1\n")
     assert "must be a JSON object" in refused("estimate", "model.json", "--cluster", "dgx-h100")
+
+
+def test_more_devices_than_the_nodes_asked_for_are_offered_with_their_nodes(run):
+    asked = ("plan", "llama3-70b", "--cluster", "dgx-a100-40gb", "--nodes", "1", "--no-reasons")
+    asked += ("--global-batch", "8", "--sequence", "2048", "--tp", "8", "--json")
+    done = run(*asked)
+    assert done.code == 3
+    (fix,) = (each for each in done.document["relaxations"] if each["change"] == "devices")
+    devices, nodes = fix["value"], fix["nodes"]
+    assert devices == 8 * nodes > 8
+    again = run(*asked, "--nodes", str(nodes), "--devices", str(devices), "--effort", "0.1")
+    assert again.code == 0, again.err

@@ -450,4 +450,4 @@ def test_a_missing_extra_is_named_before_any_work(run, monkeypatch, option, modu
     endless = ("schedule", *how, *LOOKED_FOR[2:], *TIGHT, "--evaluations", "1e9")
     done = run(*endless, option)
     assert (done.code, done.out) == (2, "")
-    assert f"pip install 'trainwright[{extra}]'" in done.err
+    assert f"pip install '.[{extra}]'" in done.err

@@ -18,7 +18,7 @@ HAS_SERVE = bool(importlib.util.find_spec("fastapi") and importlib.util.find_spe
 def test_without_the_extra_its_name_is_told(run):
     done = run("serve")
     assert done.code == 2
-    assert "trainwright[serve]" in done.err
+    assert "pip install '.[serve]'" in done.err
 
 
 @pytest.mark.skipif(not HAS_SERVE, reason="needs the extra [serve]")

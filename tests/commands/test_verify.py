@@ -85,8 +85,8 @@ def test_without_pytorch_level_2_names_the_extra_and_the_rest_is_checked(no_torc
     assert report.passed
     assert report.document.missing_extra == "torch"
     assert outcomes(report.document)["1 replay"] == "pass"
-    assert "pip install 'trainwright[torch]'" in report.explain()
-    with pytest.raises(MissingExtra, match=r"pip install 'trainwright\[torch\]'"):
+    assert "pip install '.[torch]'" in report.explain()
+    with pytest.raises(MissingExtra, match=r"pip install '\.\[torch\]'"):
         report.require_installed()
 
 

@@ -60,7 +60,7 @@ def test_without_pytorch_the_table_is_printed_and_the_code_is_2(run, document, m
     done = run("verify", "s.json")
     assert done.code == 2
     assert "1 replay" in done.out
-    assert "install it with: pip install 'trainwright[torch]'" in done.err
+    assert "install it with: pip install '.[torch]'" in done.err
 
 
 def test_another_kind_of_document_and_another_level_are_bad_input(run, document):

@@ -55,5 +55,5 @@ def test_executors_are_named_as_users_write_them() -> None:
     importlib.util.find_spec("distributed") is not None, reason="distributed is installed"
 )
 def test_a_missing_package_is_one_clear_sentence() -> None:
-    with pytest.raises(MissingExtra, match=r"install it with: pip install 'trainwright\[dask\]'"):
+    with pytest.raises(MissingExtra, match=r"install it with: pip install '\.\[dask\]'"):
         next(iter(DaskPool(address="local").map(pow, 2.0, [1])))

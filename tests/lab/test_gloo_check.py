@@ -209,7 +209,7 @@ def test_a_run_that_stands_still_is_ended_and_says_where():
 
 def test_without_pytorch_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'trainwright\[torch\]'"):
+    with pytest.raises(MissingExtra, match=r"pip install '\.\[torch\]'"):
         check_gradients([lowered_run(family("1f1b", 2, 2))])
 
 

@@ -14,5 +14,5 @@ def test_tracing_without_torch_names_the_extra(monkeypatch: pytest.MonkeyPatch) 
         if name.startswith("trainwright.formats.torch_") and not name.endswith("torch_trace"):
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'trainwright\[torch\]'"):
+    with pytest.raises(MissingExtra, match=r"pip install '\.\[torch\]'"):
         trace_module(object(), {}, run=RunShape(microbatch_size=1, sequence_length=1))  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainwright.commands.output import check_output, emit
 from trainwright.documents.printing import Report
-from trainwright.errors import InvalidInput, UnsupportedFeature
+from trainwright.errors import InvalidInput, UnsupportedFeature, how_to_install
 from trainwright.formats.document_json import content_hash, decode
 from trainwright.model import RunShape
 from trainwright.options.clusters import opened
@@ -153,7 +153,7 @@ def _unread(
     if document is None or document.keys().isdisjoint(("model_type", "architectures")):
         raise refusal  # which is about another kind of file
     if not (find_spec("torch") and find_spec("transformers")):
-        missing = f"to have it {verb}: pip install 'trainwright[torch]'"
+        missing = f"to have it {verb}: {how_to_install('torch')}"
         raise UnsupportedFeature(refusal.feature, alternative=missing) from None
     return name, document
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
+from trainwright.errors import Fault, InvalidInput, UnsupportedFeature, how_to_install
 from trainwright.formats.atomic_file import read_bytes
 from trainwright.formats.hf_decoders import ENCODER_DECODERS, has_head
 from trainwright.formats.hf_families import ALIASES, BERTS, FAMILIES
@@ -353,7 +353,7 @@ def _nearest(stated: str) -> str:
     return f"set model_type to a family of the same layers{like}; {_COUNTED}"
 
 
-_COUNTED: Final = "others are counted and traced with the extra: pip install 'trainwright[torch]'"
+_COUNTED: Final = f"others are counted and traced with the extra: {how_to_install('torch')}"
 
 
 def _from_architecture(architectures: object) -> str | None:

@@ -23,7 +23,7 @@ from trainwright.documents.printing import counted
 from trainwright.documents.schedule import ScheduleResult, ScheduleVerification
 from trainwright.documents.schedule_methods import by_family, by_search
 from trainwright.documents.verification import Check, Control, Outcome
-from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
+from trainwright.errors import Fault, InvalidInput, UnsupportedFeature, how_to_install
 from trainwright.execution import Budget
 from trainwright.formats.schedule_json import (
     CsvForm,
@@ -210,7 +210,7 @@ def verify(timeline: Timeline, *, folded_from: str | None = None) -> ScheduleVer
 MOST_STEPS: Final = 3_000_000  # about 15 s and 1 GB
 MOST_VISITS: Final = 6_000  # of a stage by a microbatch, with autograd: about 20 s
 _TOLERANCE: Final = 1e-9
-NO_TORCH: Final = "needs PyTorch: pip install 'trainwright[torch]'"
+NO_TORCH: Final = f"needs PyTorch: {how_to_install('torch')}"
 
 
 def pipeline_checks(

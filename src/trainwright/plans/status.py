@@ -117,12 +117,14 @@ _FREE: Final[Mapping[str, str]] = MappingProxyType(
 class Relaxation:
     """One change that, alone, makes a plan fit; `value` is in the unit of what is changed.
 
-    `step_time_s` and `devices_used` are those of the best plan found under it, for a model.
+    `nodes` are those of a larger cluster, where devices take one. `step_time_s` and `devices_used`
+    are those of the best plan found under it, for a model.
     """
 
     change: str  # "devices", "memory", or the option that allows or sets it, such as "recompute"
     description: str
     value: float | None = None
+    nodes: int | None = None
     time_per_sample_s: float | None = None
     step_time_s: float | None = None
     devices_used: int | None = None
@@ -136,7 +138,8 @@ class Relaxation:
             case "memory":
                 return f"--memory {format_bytes_up(self.value).replace(' ', '')}"
             case "devices" | "sequence" | "zero":
-                return f"--{self.change} {int(self.value)}"
+                larger = "" if self.nodes is None else f"--nodes {self.nodes} "
+                return f"{larger}--{self.change} {int(self.value)}"
         return None
 
 

@@ -477,7 +477,7 @@ def _more_devices(question: ModelQuestion, budget: Budget) -> Iterator[Relaxatio
         middle = (low + high) // 2
         low, high = (low, middle) if _fits_on(question, middle, budget) else (middle, high)
     larger = question.cluster.with_nodes(high)
-    yield _devices(larger.num_devices, larger)
+    yield replace(_devices(larger.num_devices, larger), nodes=high)
 
 
 def _devices(devices: int, cluster: Cluster) -> Relaxation:
