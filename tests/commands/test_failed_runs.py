@@ -243,3 +243,42 @@ def test_a_log_that_shows_its_command_says_what_was_run_and_how_it_ended(run, tm
     assert (asked["microbatch_size"], asked["sequence_length"]) == (2, 16384)
     assert asked["parallelism"]["zero_stage"] == 2
     assert found["changes"]
+
+
+JOB = (
+    "model_name_or_path: Meta-Llama-3-8B\nstage: sft\nfinetuning_type: full\nbf16: true\n"
+    "cutoff_len: 4096\nper_device_train_batch_size: 4\ndeepspeed: ds_z2_config.json\n"
+)
+
+
+def test_every_change_of_a_jobs_own_file_is_enough_beside_its_log(run, log, tmp_path):
+    job = tmp_path / "job.yaml"
+    job.write_text(JOB)
+    asked = ("estimate", str(job), "--from", "log", str(log), "--cluster", "dgx-h100")
+    asked += ("--nodes", "1", "--json")
+    failed = run(*asked)
+    assert failed.code == 3
+    offered = [change["options"] for change in failed.document["changes"]]
+    assert any("--zero 3" in each for each in offered)
+    for options in offered:
+        again = run(*asked, *options.split())
+        assert (again.code, again.document["fits"]) == (0, True), options
+        first = options.split()[0]
+        assert any(f"was run without {first}" in each for each in again.document["warnings"])
+
+
+def test_what_a_file_says_already_is_no_change_of_it(run, log, tmp_path):
+    job = tmp_path / "job.yaml"
+    job.write_text(JOB)
+    asked = ("estimate", str(job), "--from", "log", str(log), "--cluster", "dgx-h100", "--json")
+    again = run(*asked, "--zero", "2", "--tp", "1", "--sequence", "4096")
+    assert (again.code, again.document["failure"]["rank"]) == (3, 5)
+
+
+def test_beside_a_model_the_changes_are_to_be_asked_for_without_the_log(run, log):
+    failed = " ".join(run("estimate", *RUN, "--from", "log", str(log)).out.split())
+    assert "the log is of the run without them: beside a model leave out its --from" in failed
+    assert "if the log is of another run, before a change, ask without it as --from" in failed
+    offered = run("estimate", *RUN, "--from", "log", str(log), "--json").document["changes"]
+    for change in offered:
+        assert run("estimate", *RUN, *change["options"].split(), "--json").code == 0

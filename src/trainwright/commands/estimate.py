@@ -99,7 +99,17 @@ def estimate(
     overrides = setting_overrides(options)
     on_cluster = options.get("cluster") is not None
     source, model, failure, snapshot = _told(source, model)
+    asked = options
     given, job, options = _opened(source, model, options, overrides)
+    of_before: tuple[str, ...] = ()
+    if job is not None and failure is not None:
+        from trainwright.frameworks.read_job import replaced_options
+
+        if replaced := replaced_options(job, asked):
+            failure, words = None, ", ".join(replaced)
+            of_before = (
+                f"the job that ran out was run without {words}: priced is the changed one",
+            )
     refuse_foreign("estimate", kind_of(given, on_cluster=on_cluster), unused(given, options))
     if not isinstance(given, ModelInput) and not on_cluster:
         return _estimate_profile(given, options.get("plan"), overrides)
@@ -139,7 +149,7 @@ def estimate(
         options = with_stated_batch(job, options, num_devices=num_devices)
     elif isinstance(given, ModelInput):  # a file says itself what its program does
         options = {**as_program_trains(options, where.accelerator)}
-    warnings = [*(job.warnings if job else ()), *unpriced, *whole.warnings]
+    warnings = [*of_before, *(job.warnings if job else ()), *unpriced, *whole.warnings]
     document = estimate_model(
         given,
         cluster=where,

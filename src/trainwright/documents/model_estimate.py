@@ -711,6 +711,8 @@ def model_estimate_view(document: ModelEstimateResult) -> Iterator[Line]:
     yield from _verdict(document)
     if document.changes:
         yield enough_table(document.changes)
+        if document.failure is not None:
+            yield "the log is of the run without them: beside a model leave out its --from"
     if (sent := communication_table(document)).rows:  # one device sends nothing
         yield sent
     yield memory_table(document)
@@ -856,6 +858,8 @@ def _verdict(document: ModelEstimateResult) -> Iterator[str]:
         yield f"{document.verdict}{shown}: {peak} of {limit} on rank {heaviest.rank}"
         if decided_by_account:
             yield f"  {account_words(document.memory_account)} {_device_line(document)}"
+    if document.failure is not None and document.margin_bytes >= 0:
+        yield "  if the log is of another run, before a change, ask without it as --from"
     for rank in document.memory:
         if rank.margin_bytes < 0:
             missing = format_bytes(-rank.margin_bytes)

@@ -401,6 +401,27 @@ def stated_options(job: StatedJob, given: Options) -> dict[str, Any]:
     return {**stated, **replaced, "overlap": overlap}
 
 
+# What a job's file states where it does not name it; anything else that it leaves out is open.
+_UNSAID: Final[Mapping[str, Any]] = {
+    **dict.fromkeys(("tp", "pp", "cp", "ep", "virtual_stages"), 1),
+    **dict.fromkeys(("offload", "lora_rank", "loss_chunk", "mlp_tile"), None),
+}
+_OF_PARTS: Final = ("deepspeed", "accelerate")  # whose files state parts of a run
+
+
+def replaced_options(job: StatedJob, given: Options) -> tuple[str, ...]:
+    """The options by which a caller changes the run that a file states, as they are typed."""
+    stated = stated_options(job, {})
+    whole = {} if job.framework in _OF_PARTS else _UNSAID
+    known = {**whole, **stated}
+    changed = (
+        name
+        for name, value in given.items()
+        if value is not None and name in known and value != known[name] and name != "overlap"
+    )
+    return tuple(f"--{name.replace('_', '-')}" for name in changed)
+
+
 def _first_of_stage(run: StatedRun, listed: Sequence[int]) -> int:
     """Of how many blocks of a stage alike a list of recomputed ones would be."""
     stages = (run.pp or 1) * (run.virtual_stages or 1)
