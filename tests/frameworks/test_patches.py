@@ -214,10 +214,16 @@ _ROOMY: dict[str, tuple[str, str, set[str]]] = {
     ),
     "trl-script": (
         "sft.sh",
-        "torchrun --nproc_per_node 8 train.py --model_name_or_path Qwen/Qwen3-8B \\\n"
+        "torchrun --nproc_per_node 8 sft.py --model_name_or_path Qwen/Qwen3-8B \\\n"
         "  --per_device_train_batch_size 2 --gradient_checkpointing True --bf16 True\n",
         {"loss 256 tokens at a time", "moments int8", "optimizer adafactor"}
         | {"adapters LoRA", "adapters QLoRA"},
+    ),
+    "trainer-script": (  # whose own program takes the arguments of transformers alone
+        "run.sh",
+        "torchrun --nproc_per_node 8 train.py --model_name_or_path Qwen/Qwen3-8B \\\n"
+        "  --per_device_train_batch_size 2 --gradient_checkpointing True --bf16 True\n",
+        {"moments int8", "optimizer adafactor"},
     ),
     "axolotl": (
         "axolotl.yaml",

@@ -703,6 +703,12 @@ DIALECTS: Final[Mapping[str, Dialect]] = {
         adapters=_peft(_LORA, _loaded, use_peft=True),
         flags=True,
     ),
+    "trainer-script": Dialect(  # a program of one's own, with the arguments of transformers alone
+        decisions=_TRAINER,
+        spell=_trainer("per_device_train_batch_size", "gradient_checkpointing"),
+        savings=_optim("optim"),
+        flags=True,
+    ),
     "axolotl": Dialect(
         decisions=_TRAINER,
         spell=_trainer("micro_batch_size", "gradient_checkpointing"),

@@ -24,7 +24,11 @@ from trainwright.frameworks.jobs import Beside
 from trainwright.frameworks.jobs.detect import format_of, pasted_in
 from trainwright.frameworks.jobs.dialects import DIALECTS, Words, changed_words, decisions_of, plain
 from trainwright.frameworks.jobs.fine_tuning import logged_recipe
-from trainwright.frameworks.jobs.hugging_face import is_trainer_program, is_trainer_script
+from trainwright.frameworks.jobs.hugging_face import (
+    OF_TRLS_OWN,
+    is_trainer_program,
+    is_trainer_script,
+)
 from trainwright.frameworks.jobs.megatron import is_dump
 from trainwright.frameworks.jobs.script import flags_of, is_script, read_launch
 from trainwright.frameworks.jobs.settings import parse_settings
@@ -564,7 +568,7 @@ def _told(
         words = "megatron" if inner == "megatron_bridge" else inner
         return words, f"{under}overrides", False, True
     if name == "trl" and is_trainer_script(text):
-        return "trl-script", "", True, True
+        return ("trl-script" if _is_of_trl(text, beside) else "trainer-script"), "", True, True
     if name in ("verl", "megatron-bridge"):
         return name, "", False, file.endswith((".yaml", ".yml"))
     if name == "torchtitan":
@@ -574,6 +578,15 @@ def _told(
     if name == "torchtune":
         return name, "", False, logged_recipe(text) is None
     return name, "", False, True
+
+
+def _is_of_trl(text: str, beside: Beside) -> bool:
+    """Whether a script's trainer takes the arguments that TRL adds to those of transformers."""
+    try:
+        launch = read_launch(text, beside)
+    except InvalidInput:
+        return False
+    return OF_TRLS_OWN.fullmatch(launch.program) is not None or "use_peft" in flags_of(launch.words)
 
 
 def _flags(text: str, beside: Beside) -> Mapping[str, Any] | None:

@@ -199,7 +199,7 @@ def read_trl(text: str, beside: Beside = NOTHING) -> StatedRun:
         flags = {**flags, **turned_on}
     if launch.program == "swift":  # its own defaults; its processes stand in the environment
         flags, devices = {**_SWIFT, **flags}, Devices()
-    if not _OF_TRLS_OWN.fullmatch(launch.program) and _adapts_alone(flags):
+    if not OF_TRLS_OWN.fullmatch(launch.program) and _adapts_alone(flags):
         flags["use_peft"] = "true"
         notes.append("a rank without a switch: read as adapters beside frozen weights")
     if own:
@@ -234,7 +234,7 @@ def read_trl(text: str, beside: Beside = NOTHING) -> StatedRun:
 
 
 # TRL's program and scripts, which lay no adapters without `--use_peft`.
-_OF_TRLS_OWN: Final = re.compile(r"trl|(?:sft|dpo|orpo|kto|cpo|grpo|rloo|reward_modeling)\w*\.py")
+OF_TRLS_OWN: Final = re.compile(r"trl|(?:sft|dpo|orpo|kto|cpo|grpo|rloo|reward_modeling)\w*\.py")
 
 
 def _adapts_alone(flags: Mapping[str, Any]) -> bool:
