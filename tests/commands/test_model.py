@@ -192,3 +192,16 @@ def test_a_document_stands_for_the_model_that_it_describes(tmp_path) -> None:
         trainwright.describe_model(tmp_path / "model.json", sequence=64).document == found.document
     )
     assert trainwright.describe_model("llama3-8b").document.description is None
+
+
+def test_a_depth_that_a_config_leaves_out_is_said(run, tmp_path):
+    config = tmp_path / "config.json"
+    sizes = {"hidden_size": 4096, "intermediate_size": 14336, "vocab_size": 32000}
+    config.write_text(json.dumps({"model_type": "mistral", "num_attention_heads": 32, **sizes}))
+    assert "num_hidden_layers not given, took 32" in run("model", str(config)).out
+    config.write_text(
+        json.dumps(
+            {"model_type": "mistral", "num_attention_heads": 32, "num_hidden_layers": 4, **sizes}
+        )
+    )
+    assert "not given, took" not in run("model", str(config)).out

@@ -376,3 +376,11 @@ def test_any_document_is_a_cluster_or_names_its_faults(
     except InvalidInput:
         return
     assert cluster.num_devices >= 1
+
+
+def test_levels_of_a_wrong_type_are_not_called_too_few() -> None:
+    found = faults_of('[[pool]]\ndevice_kind = "H100-80GB-SXM"\nnum_devices = 8\nlevel = [1, 2]\n')
+    assert "pool[0].level[1]: must be a table, got 2" in found
+    assert not any("must have at least" in each for each in found)
+    none = faults_of('[[pool]]\ndevice_kind = "H100-80GB-SXM"\nnum_devices = 8\nlevel = []\n')
+    assert "pool[0].level: must have at least 1 entry, got 0" in none

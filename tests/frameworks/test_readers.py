@@ -798,3 +798,18 @@ def test_what_auto_leaves_to_a_trainer_is_taken_as_on_and_said(formats, precisio
     found = read_deepspeed(f'{{"zero_optimization": {{"stage": 3}}, {formats}}}')
     assert (found.precision, found.gradient_dtype, found.reduce_dtype) == (precision,) * 3
     assert says == any('.enabled is "auto"' in note for note in found.notes)
+
+
+@pytest.mark.parametrize("called", ["huggingface", "HF", "transformers", "trainer"])
+def test_the_trainer_of_transformers_is_known_by_what_people_call_it(tmp_path, called) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text(SHARDED_BY_JSON.replace("--deepspeed ds_config.json", ""))
+    assert open_stated(called, script).run == open_stated("trl", script).run
+
+
+@pytest.mark.parametrize("name", ["accelerate", "deepspeed", "axolotl"])
+def test_a_script_given_as_the_settings_of_another_format_says_how_to_ask(tmp_path, name) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text(SHARDED_BY_JSON)
+    with pytest.raises(InvalidInput, match=rf"a script of trl, not the settings of {name}.*--from"):
+        open_stated(name, script)

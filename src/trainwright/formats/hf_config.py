@@ -20,7 +20,7 @@ from trainwright.errors import Fault, InvalidInput, UnsupportedFeature, how_to_i
 from trainwright.formats.atomic_file import read_bytes
 from trainwright.formats.hf_decoders import ENCODER_DECODERS, has_head
 from trainwright.formats.hf_families import ALIASES, BERTS, FAMILIES
-from trainwright.formats.hf_keys import KeyReader, effect_of, is_silent
+from trainwright.formats.hf_keys import SIZES, KeyReader, effect_of, is_silent
 from trainwright.formats.hf_towers import TEXT_DEFAULTS, TEXT_FAMILIES, WRAPPERS
 from trainwright.formats.json_text import parse_json, show_typed
 from trainwright.model import Head, LowRank, TransformerConfig, count_parameters
@@ -121,6 +121,12 @@ class ModelDescription:
     defaults: tuple[tuple[str, object], ...] = ()
     ignored: tuple[str, ...] = ()
     unknown_type: str | None = None
+
+    @property
+    def unsaid_sizes(self) -> tuple[str, ...]:
+        """Depths and widths that the file leaves to its family, and what they are there."""
+        sizes = ((k, size) for k, size in self.defaults if k.rpartition(".")[2] in SIZES)
+        return tuple(f"{key} not given, took {size}" for key, size in sizes)
 
     @property
     def notes(self) -> tuple[str, ...]:

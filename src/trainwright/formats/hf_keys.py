@@ -34,7 +34,7 @@ ALIASES: Final = {
     "num_shared_experts": ("num_shared_experts", "n_shared_experts", "moe_num_shared_experts"),
 }
 _LARGEST_COUNT: Final = 10**9
-_SIZES: Final = frozenset((*ALIASES["hidden_size"], *ALIASES["num_layers"], "depth", "embed_dim"))
+SIZES: Final = frozenset((*ALIASES["hidden_size"], *ALIASES["num_layers"], "depth", "embed_dim"))
 
 
 _NOTHING: Final[tuple[object, ...]] = (None, [], {})  # what says nothing, whatever its key
@@ -111,7 +111,7 @@ class KeyReader:
     def unread_parts(self) -> list[str]:
         """Sections that nobody asked for though they state sizes of a model."""
         parts = (key for key in self.unread if isinstance(self._document.get(key), Mapping))
-        return [key for key in parts if _SIZES & set(self._document[key])]
+        return [key for key in parts if SIZES & set(self._document[key])]
 
     @property
     def unread(self) -> list[str]:

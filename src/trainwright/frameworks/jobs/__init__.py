@@ -11,7 +11,7 @@ from trainwright.errors import InvalidInput
 from trainwright.frameworks.jobs.settings import NOTHING, Beside, StatedRun
 from trainwright.frameworks.launch import settings_beside
 
-__all__ = ["FORMATS", "NOTHING", "Beside", "read"]
+__all__ = ["FORMATS", "NOTHING", "Beside", "format_called", "read"]
 
 # Where each format is read.
 FORMATS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
@@ -40,6 +40,10 @@ FORMATS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "pytorch": ("torchtitan", "read_stages"),
     }
 )
+# What people call the trainer of transformers, whose arguments TRL's are.
+_CALLED: Final = dict.fromkeys(
+    ("huggingface", "hugging-face", "hf", "transformers", "trainer"), "trl"
+)
 # Formats that are read by themselves where a script starts their trainer.
 _STARTED: Final = frozenset(FORMATS) - {
     "megatron",
@@ -49,6 +53,11 @@ _STARTED: Final = frozenset(FORMATS) - {
     "verl",
     "openrlhf",
 }
+
+
+def format_called(name: str | None) -> str | None:
+    """The format that is called so; one that is not known stays as it is."""
+    return None if name is None else _CALLED.get(name.lower(), name)
 
 
 def read(name: str | None, text: str, beside: Beside = NOTHING) -> StatedRun:
@@ -62,6 +71,7 @@ def read(name: str | None, text: str, beside: Beside = NOTHING) -> StatedRun:
         name = format_of(text, beside.name, beside.folder)
         if name is None:
             raise InvalidInput.of("from", "is not known by its content; name it by --from FORMAT")
+    name = _CALLED.get(name.lower(), name)
     found = FORMATS.get(name)
     if found is None:
         known = ", ".join(FORMATS)
@@ -76,5 +86,19 @@ def read(name: str | None, text: str, beside: Beside = NOTHING) -> StatedRun:
                 wanted = f"starts {name} on {started.name}, which is not beside it: give that file"
                 raise InvalidInput.of("script", wanted)
             return started.completed(reader(started.text, started.told(beside)), beside.name)
+        _refuse_script(name, text, beside)
     run: StatedRun = reader(text, beside)
     return run
+
+
+def _refuse_script(name: str, text: str, beside: Beside) -> None:
+    """Refuse a script that starts another trainer than that of the settings asked for."""
+    from trainwright.frameworks.jobs.detect import format_of
+    from trainwright.frameworks.jobs.script import is_script
+
+    if not is_script(text, beside.name):
+        return
+    own = format_of(text, beside.name, beside.folder)
+    if own not in (None, name):
+        problem = f"{beside.name} is a script of {own}, not the settings of {name}"
+        raise InvalidInput.of("from", f"{problem}: ask as --from {own}, or give it as the model")

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 import yaml
 
 from trainwright.errors import InvalidInput
-from trainwright.frameworks.jobs import Beside
+from trainwright.frameworks.jobs import Beside, format_called
 from trainwright.frameworks.jobs.detect import format_of, pasted_in
 from trainwright.frameworks.jobs.dialects import DIALECTS, Words, changed_words, decisions_of, plain
 from trainwright.frameworks.jobs.fine_tuning import logged_recipe
@@ -529,7 +529,7 @@ def job_text(
     pasted = pasted_in(text, where.name, where.parent)
     if pasted is not None:  # a log is read only, and its settings name what is changed
         text, framework = pasted.text, pasted.format
-    name = framework or format_of(text, where.name, where.parent)
+    name = format_called(framework) or format_of(text, where.name, where.parent)
     dialect, under, is_script, can_edit = _told(name, text, where.name, beside)
     can_edit &= pasted is None
     return JobText(
