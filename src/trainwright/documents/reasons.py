@@ -311,7 +311,11 @@ def change_table(
 
 
 def _at_most(step: Cell, change: Change) -> Cell:
-    return replace(step, text=f"<= {step.text}") if change.is_bound else step
+    return _no_more(step) if change.is_bound else step
+
+
+def _no_more(step: Cell) -> Cell:
+    return replace(step, text=f"<= {step.text}")
 
 
 # What each choice buys, and what more of a resource would, in full
@@ -342,7 +346,9 @@ def _without_table(document: Reasons | ModelExplanation) -> Table:
         (
             (
                 each.name,
-                seconds(each.step_time_s),
+                _no_more(seconds(each.step_time_s))
+                if each.status is Status.GAP
+                else seconds(each.step_time_s),
                 percent(None if each.slowdown is None else each.slowdown - 1, sign=True),
                 *layout_cells(each.parallelism, plans),
                 each.micro_batch,
@@ -351,7 +357,7 @@ def _without_table(document: Reasons | ModelExplanation) -> Table:
             )
             for each in document.without
         ),
-        caption="a plan without",
+        caption="a plan without, looked for briefly: a faster one may be there",
         note="Looked for briefly with a choice forbidden, so at most so much is lost.",
     )
 
