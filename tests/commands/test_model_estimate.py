@@ -417,3 +417,25 @@ def test_the_evidence_tells_the_range_that_the_step_is_given(run):
     said = found.document["assumptions"]["range"]
     assert "where tokens are dispatched to experts" in said
     assert f"to {high:.2f} times" in said
+
+
+@pytest.mark.parametrize(
+    ("stated", "most"),
+    [
+        ({"max_position_embeddings": 4096}, 4096),
+        ({"max_position_embeddings": 4096, "rope_scaling": {"type": "yarn", "factor": 2.0}}, 8192),
+        ({"max_position_embeddings": 4096, "rope_scaling": {"factor": 1e300}}, 4096),
+    ],
+)
+def test_a_sequence_beyond_the_positions_of_a_model_is_priced_and_said(run, tmp_path, stated, most):
+    config = tmp_path / "config.json"
+    sizes = {"num_attention_heads": 8, "num_hidden_layers": 2, "hidden_size": 512}
+    sizes |= {"intermediate_size": 1024, "vocab_size": 1000}
+    config.write_text(json.dumps({"model_type": "mistral", **sizes, **stated}))
+    asked = ("estimate", str(config), "--cluster", "dgx-h100", "--nodes", "1", "--json")
+    asked += ("--global-batch", "8", "--sequence")
+    said = f"more than the {most:,} positions"
+    long = run(*asked, str(most + 128))
+    assert long.code == 0, long.err
+    assert any(said in each for each in long.document["warnings"])
+    assert not any(said in each for each in run(*asked, str(most)).document["warnings"])

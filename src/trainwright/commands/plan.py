@@ -73,7 +73,8 @@ def plan(
 
         executor = executor_of(options.get("jobs"), name="jobs")
         call = model_call(given, options)
-        return Result(_plan_with(executor, call, budget, warnings=given.warnings))
+        long = given.beyond(options.get("sequence")) if isinstance(given, ModelInput) else ()
+        return Result(_plan_with(executor, call, budget, warnings=(*given.warnings, *long)))
     restrictions = Restrictions(
         data_parallel=options.get("data_parallel", True),
         tensor_parallel=options.get("tensor_parallel", True),

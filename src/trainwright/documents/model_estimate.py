@@ -405,6 +405,8 @@ def estimate_model(
         )
         document = price_request(model, cluster, request, changes=changes)
     notes = [*given.warnings, *warnings]
+    if not isinstance(given, ProfileInput):
+        notes += given.beyond(options.get("sequence"))
     if used < num_devices:
         notes.append(f"uses {used} of {num_devices} devices")
     return replace(document, warnings=(*notes, *document.warnings))

@@ -20,6 +20,7 @@ from trainwright.errors import Fault, InvalidInput, UnsupportedFeature, how_to_i
 from trainwright.formats.atomic_file import read_bytes
 from trainwright.formats.hf_decoders import ENCODER_DECODERS, has_head
 from trainwright.formats.hf_families import ALIASES, BERTS, FAMILIES
+from trainwright.formats.hf_keys import ALIASES as ALIASES_OF_KEYS
 from trainwright.formats.hf_keys import SIZES, KeyReader, effect_of, is_silent
 from trainwright.formats.hf_towers import TEXT_DEFAULTS, TEXT_FAMILIES, WRAPPERS
 from trainwright.formats.json_text import parse_json, show_typed
@@ -112,7 +113,8 @@ class ModelDescription:
     """A model as read: its hyper-parameters, the defaults used, and the keys that were ignored.
 
     `model_type` is the family of the file, which may wrap that of its text; `unknown_type` is what
-    the file calls itself where that is no family, and the class that it names told one.
+    the file calls itself where that is no family, and the class that it names told one. `positions`
+    are the tokens of the longest sequence that the file states, None where it states none.
     """
 
     name: str
@@ -121,6 +123,7 @@ class ModelDescription:
     defaults: tuple[tuple[str, object], ...] = ()
     ignored: tuple[str, ...] = ()
     unknown_type: str | None = None
+    positions: int | None = None
 
     @property
     def unsaid_sizes(self) -> tuple[str, ...]:
@@ -207,7 +210,22 @@ def read_config(document: object, *, name: str, source: str | None = None) -> Mo
         defaults=tuple(keys.all_defaults.items()),
         ignored=ignored,
         unknown_type=None if is_known else stated,
+        positions=None if family in ENCODER_DECODERS else _positions(document),
     )
+
+
+_MOST_STRETCHED: Final = 1e6  # a factor above is no factor
+
+
+def _positions(document: Mapping[str, Any]) -> int | None:
+    """The positions of the text, as many times more as its rotary embedding is stretched."""
+    inside = document.get("text_config")
+    text = inside if isinstance(inside, Mapping) else document
+    found = [text[key] for key in ALIASES_OF_KEYS["max_positions"] if type(text.get(key)) is int]
+    scaling = text.get("rope_scaling") or text.get("rope_parameters")
+    factor = scaling.get("factor") if isinstance(scaling, Mapping) else None
+    is_factor = isinstance(factor, (int, float)) and 1 <= factor < _MOST_STRETCHED
+    return int(found[0] * (factor if is_factor else 1)) if found and found[0] > 0 else None
 
 
 def _transformer(

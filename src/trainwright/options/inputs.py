@@ -271,11 +271,19 @@ def _keys(value: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInput:
-    """A model without a profile, and what its description left open."""
+    """A model without a profile, what its description left open, and the longest it states."""
 
     config: TransformerConfig
     embedded: Embedded
     warnings: tuple[str, ...] = ()
+    positions: int | None = None
+
+    def beyond(self, sequence: int | None) -> tuple[str, ...]:
+        """What to say of a sequence (in tokens) that is longer than the model states."""
+        if self.positions is None or sequence is None or sequence <= self.positions:
+            return ()
+        stated = f"the {self.positions:,} positions that {self.embedded.name} states"
+        return (f"sequence: {sequence:,} tokens are more than {stated}; priced all the same",)
 
 
 Input = TypeVar("Input", ProfileInput, ModelInput, PlacementInput)
@@ -463,6 +471,7 @@ def _described(description: ModelDescription) -> ModelInput:
         config=description.config,
         embedded=embed("model", description.name, content),
         warnings=tuple(warnings),
+        positions=description.positions,
     )
 
 
