@@ -355,7 +355,7 @@ TEN: dict[str, tuple[str, ...]] = {
     "gpt-neox__configs__bf16_125M.yml": (),
     "nanotron__examples__doremi__configs__config_2.8b_llama.yaml": ("--nodes", "8"),
     "llm-foundry__scripts__train__yamls__pretrain__mpt-7b.yaml": (),
-    "maxtext__src__maxtext__configs__gpu__models__llama2_70b.yml": ("--nodes", "4"),
+    "maxtext__src__maxtext__configs__gpu__models__llama2_70b.yml": ("--nodes", "3"),
     "*gpt3_mcore_te_tp1_pp4_vp1__model_config.yaml": (),
     "*examples__pretrain_gpt_distributed_with_mp.sh": ("--vocab-size", "50257"),
 }

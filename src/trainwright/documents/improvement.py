@@ -763,6 +763,8 @@ def needed_bytes(found: ImprovementResult, peak_bytes: float) -> float:
 def needed_line(found: ImprovementResult, peak_bytes: float) -> str:
     """What is compared, and what it is made of."""
     needed, limit = needed_bytes(found, peak_bytes), found.memory_limit_bytes
+    if found.run_fits and needed > limit:
+        return f"{format_bytes(needed)} if all were kept, less where the program reuses buffers"
     parts = needed_parts(found, peak_bytes)
     return f"needs {format_bytes(needed)} of {format_bytes(limit)} usable: {parts}"
 
