@@ -120,16 +120,15 @@ def test_an_improvement_lists_every_change_beside_the_run_and_the_best_plan(tmp_
 
 @pytest.mark.slow
 def test_the_page_of_a_run_that_nothing_makes_fit_lists_what_would_be_enough(tmp_path):
-    """What trains in another way stands among the changes, too."""
-    where = {"cluster": "dgx-h100", "memory": "2GiB", "dp": 1}
+    """Megatron leaves no weights on the host; more devices are no change of the same ones."""
+    where = {"cluster": "dgx-h100", "memory": "6GiB", "dp": 1}
     run = trainwright.estimate("opt-1.3b", **where, global_batch=8, sequence=1024, changes=True)
-    document = trainwright.improve(run).document
+    document = trainwright.improve(run, framework="megatron").document
     assert document.best_known_s is None
-    assert document.enough == run.document.changes
+    known = {change.options for change in run.document.changes}
+    assert document.enough and {change.options for change in document.enough} < known
     html = trainwright.report(saved(document, tmp_path)).html
     assert "Any one of these is enough" in text_of(html)
-    assert all(one.another_training for one in document.changes)
-    assert cells(html, "options") == [one.options for one in document.changes]  # the first table
     rest = html[html.index("Any one of these is enough") :]
     assert cells(rest, "options") == [one.options for one in document.enough]
     assert document.enough

@@ -19,6 +19,7 @@ from trainwright.documents.improvement import (
     not_taken_over,
     unrunnable,
     with_kernels,
+    with_weights_on_devices,
 )
 from trainwright.documents.jobs import DocumentedRun, opened_run, run_of_document
 from trainwright.documents.model_estimate import ModelEstimateRequest
@@ -408,7 +409,7 @@ def _searched(bare: Surroundings, budget: Budget) -> Surroundings:
     others = other_trainings(run, around, budget, with_others=nothing_fits)
     bare = replace(bare, trainings=_in_words(bare, others))
     fastest = min(changes, key=lambda each: each.step.step_time_s, default=None)
-    kernels = "" if fastest is None else settings_between(run, fastest.run)
+    kernels = "" if fastest is None else settings_between(run, with_weights_on_devices(fastest.run))
     # With the kernels of the fastest change first: what is found is to beat with the run's own.
     plan: PricedPlan | None = None
     pool = bare.cluster.pool_of()

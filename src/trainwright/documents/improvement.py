@@ -205,6 +205,14 @@ class PricedPlan:
     step: StepPrediction
 
 
+def with_weights_on_devices(run: Configuration) -> Configuration:
+    """The run without weights on hosts, which no plan has; what else lies there stays."""
+    moved = run.recipe.offload
+    if moved is None or not moved.weights:
+        return run
+    return replace(run, recipe=replace(run.recipe, offload=replace(moved, weights=0.0)))
+
+
 def allowed_for(
     run: Configuration,
     target: str | None,
@@ -400,11 +408,9 @@ class Surroundings:
         Its plans keep weights on the devices, wherever those of the run lie, and gradients until
         all are there.
         """
-        settings = RunSettings.of(run)
-        recipe, moved = replace(settings.recipe, update_in_backward=False), run.recipe.offload
-        if moved is not None and moved.weights:
-            recipe = replace(recipe, offload=replace(moved, weights=0.0))
-        if recipe != settings.recipe:
+        settings = RunSettings.of(with_weights_on_devices(run))
+        if settings.recipe.update_in_backward:
+            recipe = replace(settings.recipe, update_in_backward=False)
             settings = replace(settings, recipe=recipe)
         with naming_options(QUESTION_OPTION_OF):
             return ModelQuestion(
