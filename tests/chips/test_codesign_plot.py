@@ -30,7 +30,7 @@ def test_area_parts_add_up(found: CodesignResult) -> None:
 
 @pytest.mark.skipif(HAS_MATPLOTLIB, reason="matplotlib is installed")
 def test_a_missing_package_is_one_clear_sentence(found: CodesignResult, tmp_path: Path) -> None:
-    with pytest.raises(MissingExtra, match=r"trainwright\[plot\]"):
+    with pytest.raises(MissingExtra, match=r"'\.\[plot\]' in a checkout"):
         plot_codesign(found, tmp_path / "x.svg")
 
 

@@ -147,7 +147,7 @@ def test_without_the_solver_its_extra_is_named(monkeypatch):
         costs=ScheduleCosts.of(placement),
         evaluations=1,
     )
-    with pytest.raises(MissingExtra, match=r"trainwright\[exact\]"):
+    with pytest.raises(MissingExtra, match=r"'\.\[exact\]' in a checkout"):
         solve_exactly(question, found(question), budget=Budget())
 
 

@@ -86,8 +86,11 @@ def read(name: str | None, text: str, beside: Beside = NOTHING) -> StatedRun:
                 wanted = f"starts {name} on {started.name}, which is not beside it: give that file"
                 raise InvalidInput.of("script", wanted)
             return started.completed(reader(started.text, started.told(beside)), beside.name)
+    try:
+        run: StatedRun = reader(text, beside)
+    except InvalidInput:
         _refuse_script(name, text, beside)
-    run: StatedRun = reader(text, beside)
+        raise
     return run
 
 
