@@ -208,6 +208,25 @@ def test_pairs_that_a_search_leaves_are_those_whose_degrees_a_framework_runs(
     assert found.runs(point, zero_stage, layouts).tolist() == [not more]
 
 
+@pytest.mark.parametrize("model", ["llama3-8b", "mixtral-8x7b"])
+def test_what_is_kept_of_degrees_is_what_each_of_them_is_told(model):
+    """How large degrees are counts, too: experts may be cut into more parts than layers."""
+    question = replace(asked("megatron"), model=catalog.model(model).config)
+    kept = RunnableDegrees.of(question)
+    assert kept is not None
+    for degrees in product((1, 2, 4, 8), (1, 2), (1, 2, 4), (None, 1, 2, 4), (0, 1, 3)):
+        tensor, context, expert, expert_tensor, zero = degrees
+        point = Point(
+            microbatch_size=1,
+            tensor=tensor,
+            context=context,
+            expert=expert,
+            expert_tensor=expert_tensor,
+        )
+        alone = [not kept.faults(point, zero, more) for more in range(8)]
+        assert kept.at(point, zero).tolist() == alone, degrees
+
+
 def test_zero_ends_where_a_framework_says_and_only_beside_a_pipeline():
     spaces = runnable_spaces(Allowed(framework="megatron", recompute=(Recompute.NONE,)))
     assert [(space.pipeline, space.zero_stages) for space in spaces] == [

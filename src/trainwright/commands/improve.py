@@ -409,8 +409,9 @@ def _searched(bare: Surroundings, budget: Budget) -> Surroundings:
     others = other_trainings(run, around, budget, with_others=nothing_fits)
     bare = replace(bare, trainings=_in_words(bare, others))
     fastest = min(changes, key=lambda each: each.step.step_time_s, default=None)
-    both = () if fastest is None else (run, fastest.run)
-    kernels = settings_between(*map(with_weights_on_devices, both)) if both else ""
+    kernels = ""
+    if fastest is not None:
+        kernels = settings_between(*map(with_weights_on_devices, (run, fastest.run)))
     # With the kernels of the fastest change first: what is found is to beat with the run's own.
     plan: PricedPlan | None = None
     pool = bare.cluster.pool_of()

@@ -546,13 +546,8 @@ class RunnableDegrees:
         )
 
     def at(self, point: Point, zero_stage: int) -> Flags:
-        """[8]: with a pipeline (1), with replicas (2) and with copies of state (4), or without.
-
-        Frameworks limit which degrees stand beside each other, not how large they are.
-        """
-        shards = point.expert_tensor or point.tensor
-        cut = tuple(degree > 1 for degree in (point.tensor, point.context, point.expert, shards))
-        key = (*cut, shards == point.tensor, point.expert_tensor is None, zero_stage)
+        """[8]: with a pipeline (1), with replicas (2) and with copies of state (4), or without."""
+        key = (point.tensor, point.context, point.expert, point.expert_tensor, zero_stage)
         if key not in self.known:
             found = [not self.faults(point, zero_stage, more) for more in range(8)]
             self.known[key] = np.array(found)
