@@ -61,7 +61,8 @@ def test_a_plan_for_a_million_tokens_fits_and_is_as_quick_as_the_published_run(n
         name, cluster="dgx-h100", nodes=1, global_batch=1, sequence=2**20, framework="trl"
     )
     document = made.document
-    assert document.status == "optimal"
+    assert document.gap is not None
+    assert document.gap < 0.01
     assert document.step_time_s <= 1.1 * MILLION[name][0]
     assert document.request.recipe is not None
     assert document.request.recipe.offload is not None
@@ -78,9 +79,32 @@ def test_what_is_planned_for_trl_is_written_for_it(tmp_path: Path) -> None:
     assert "loss_type: chunked_nll" in trainer
     assert "offload: true" in trainer
     started = (tmp_path / "files" / "accelerate.yaml").read_text()
-    assert "parallelism_config_cp_size: 8" in started
+    degrees = made.document.parallelism
+    assert degrees is not None
+    assert degrees.context > 1
+    assert f"parallelism_config_cp_size: {degrees.context}" in started
     again = read_trl(trainer)
     assert (again.loss_chunk, again.on_host) == (256, ON_HOST)
+
+
+def test_pieces_of_a_ring_are_merged_where_pytorch_runs_it_kernel_by_kernel() -> None:
+    """Kernels that put a rank's part together take time, gradients of keys travel in float32."""
+
+    def asked(software: str, **options: object) -> tuple[float, float]:
+        run = {"cluster": "dgx-h100", "devices": 8, "zero": 3, "cp": 4, "global_batch": 2}
+        run |= {"sequence": 65536, "recompute": "full", "software": software, "changes": False}
+        found = tw.estimate("llama3-8b", **(run | options)).document
+        return found.step_time_s, found.exposed_communication_s["context"]
+
+    merged, exposed_s = asked("transformers")
+    fused, hidden_s = asked("llm-foundry")  # of the same class, with context ranks of its own
+    assert 1.02 * fused < merged < 1.25 * fused
+    assert exposed_s > hidden_s
+    gathered, _ = asked("transformers", context_exchange="all_gather")
+    assert gathered == pytest.approx(merged, rel=0.01)  # under way while the first piece runs
+    traded, _ = asked("transformers", context_exchange="all_to_all")
+    alike, _ = asked("llm-foundry", context_exchange="all_to_all")
+    assert traded == pytest.approx(alike, rel=0.01)
 
 
 @pytest.mark.parametrize("name", ["adamw_8bit", "adafactor", "lion_8bit", "adam"])

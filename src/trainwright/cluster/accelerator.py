@@ -444,7 +444,8 @@ class Accelerator:
     touches on the device takes `update_delay_s_per_byte` longer (`step.zero.with_host_updates`).
     Of weights that ZeRO-3 shards it holds `held_weights`, its host the rest.
     Where software `adds_gradients_apart`, kernels of their own add those of a microbatch to what
-    the step has, instead of the products that make them.
+    the step has, instead of the products that make them. Where it `merges_rings`, those of
+    PyTorch's ring attention put a context rank's part of each block together, in float32.
     """
 
     name: str
@@ -468,6 +469,7 @@ class Accelerator:
     update_delay_s_per_byte: float = field(default=0.0, metadata={RARE: True})
     held_weights: float = field(default=1.0, metadata={RARE: True})
     adds_gradients_apart: bool = field(default=False, metadata={RARE: True})
+    merges_rings: bool = field(default=False, metadata={RARE: True})
 
     def __post_init__(self) -> None:
         refuse(self._faults())

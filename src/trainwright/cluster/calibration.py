@@ -326,11 +326,21 @@ class Software:
         """
         return self.kind is SoftwareClass.DEEPSPEED and not self.name.startswith("deepspeed")
 
+    @property
+    def merges_rings(self) -> bool:
+        """Whether context ranks run PyTorch's ring attention kernel by kernel.
+
+        Accelerate's context parallelism is `torch.distributed.tensor.experimental.context_parallel`
+        around models of transformers (`Accelerator._prepare_cp`). Compiled, the kernels fuse.
+        """
+        return self.kind is SoftwareClass.EAGER_FSDP and self.name.startswith(_ON_ACCELERATE)
+
     def on(self, device: Accelerator) -> Accelerator:
         """The device as this program uses it."""
-        if device.adds_gradients_apart == self.adds_gradients_apart:
+        facts = {name: getattr(self, name) for name in ("adds_gradients_apart", "merges_rings")}
+        if all(getattr(device, name) == own for name, own in facts.items()):
             return device
-        return replace(device, adds_gradients_apart=self.adds_gradients_apart)
+        return replace(device, **facts)
 
     @property
     def school(self) -> str | None:
@@ -338,6 +348,7 @@ class Software:
         return _SCHOOLS.get(self.kind)
 
 
+_ON_ACCELERATE: Final = ("trl", "accelerate", "transformers", "hugging")
 TYPICAL: Final = Software(name="typical", kind=SoftwareClass.TYPICAL)
 
 # Part of a program's name → its class; the first that is found decides. Trainers around PyTorch's

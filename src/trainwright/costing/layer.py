@@ -20,6 +20,7 @@ from trainwright.model import (
     LayerClass,
     LayerKind,
     Operator,
+    OperatorKind,
     Phase,
     Precision,
     RunShape,
@@ -287,12 +288,17 @@ def price_layer(
     dense, expert = trained_per_device(layer)
     weight, gradient = run.precision.weight_bytes, run.precision.sync_bytes
     adding_s = _adding_s(dense + expert, run.precision, platform.accelerator)
-    host_pass_s = platform.accelerator.host_pass_s * _host_passes(layer, platform)
-    host_pass_s *= 1 - recorded_share(layer, run.cuda_graph, run.cuda_graph_modules)
     has_backward, saved = layer.has_backward, _saved(layer, run)
     static = static_bytes(layer, run.precision)
-    timed = [(x, exchange_time_s(x, platform.hops[x.axis])) for x in layer.exchanges]
-    collectives = tuple(map(_collective, layer.exchanges))
+    exchanges, further = layer.exchanges, 0
+    if rings := _merged_rings(layer, run, platform):
+        exchanges, further = rings.exchanges, _pieces(run) - 2
+        for phase, merging_s in rings.merging_s.items():
+            operator_s[phase][rings.core] += merging_s
+    host_pass_s = platform.accelerator.host_pass_s * _host_passes(layer, platform, further)
+    host_pass_s *= 1 - recorded_share(layer, run.cuda_graph, run.cuda_graph_modules)
+    timed = [(x, exchange_time_s(x, platform.hops[x.axis])) for x in exchanges]
+    collectives = tuple(map(_collective, exchanges))
     for mode, wanted in rules.items():
         rule = wanted if has_backward else KEEP_ALL  # which nothing asks to run again
         operator_s[Phase.RECOMPUTE] = _recomputed_s(layer, rule, operator_s[Phase.FORWARD])
@@ -353,11 +359,102 @@ def _adding_s(trained: float, precision: Precision, device: Accelerator) -> floa
     return memory_time_s(trained * (new + cast + 2 * held), device)
 
 
-def _host_passes(layer: LayerClass, platform: Platform) -> float:
-    """Host time of one pass of a block, in those of one without experts or exchanges."""
+def _host_passes(layer: LayerClass, platform: Platform, further: int) -> float:
+    """Host time of one pass of a block, in those of one without experts or exchanges.
+
+    Each of `further` pieces of a ring is as many kernels as a group's collectives: PyTorch starts
+    11 for it, forward, beside the 59 of a block (counted on Qwen3 of transformers 5.24).
+    """
     passes = _EXPERT_PASSES if any(op.name == "router" for op in layer.operators) else 1.0
     axes = {x.axis for x in layer.exchanges if platform.hops.get(x.axis)}
-    return passes + _EXCHANGE_PASSES * len(axes & {"tensor", "context"})
+    groups = len(axes & {"tensor", "context"})
+    return passes + _EXCHANGE_PASSES * (groups + further)
+
+
+# Ring attention of PyTorch, kernel by kernel
+# ------------------------------------------
+# `torch/distributed/tensor/experimental/_context_parallel/_attention.py`: with c ranks a kernel
+# runs c times, on the own keys and on those of each other rank. What it gives is cast to float32
+# and merged by kernels of their own; backward sums gradients in float32, and passes those of keys
+# and values on c times, the last of them with nothing left to hide under. An all-gather is under
+# way while the first piece is computed. For each number of the queries, of a bytes, with k of keys
+# and values together for one of the queries, the last rank moves
+#
+#     forward     (a + 4)(c + 1) + 32 (c - 1) + 2 a k (c - 1)
+#     backward    (a + 8)(c + 1) + k [(2 a + 20 + a/2)(c - 1) + 24 + 2 a]
+#
+# bytes, as counted on fake tensors for c = 2, 4 and 8 (`tests/lab/test_ring_merging.py`).
+
+_SUMS: Final = 4  # bytes of what is summed in float32
+# Kernels that do nothing but move large tensors reach the share that the catalog's devices are
+# described with. Pooled shares are lower: they hold what programs move beside our operators.
+_STREAMED: Final = 0.85
+
+
+def _streamed_s(moved_bytes: float, device: Accelerator) -> float:
+    return moved_bytes / (_STREAMED * device.memory_bandwidth_bytes_per_s)
+
+
+def ring_merging_bytes(c: int, a: float, k: float) -> tuple[float, float]:
+    """What PyTorch's ring attention moves beside its kernels, forward and backward.
+
+    Bytes for each number of a context rank's queries, of `a` bytes each, with `c` ranks and `k`
+    numbers of keys and values.
+    """
+    forward = (a + _SUMS) * (c + 1) + 8 * _SUMS * (c - 1) + 2 * a * k * (c - 1)
+    of_keys = (2 * a + 5 * _SUMS + a / 2) * (c - 1) + 6 * _SUMS + 2 * a
+    return forward, (a + 2 * _SUMS) * (c + 1) + k * of_keys
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rings:
+    """The kernel that runs on one piece after another, what merging adds, and what is sent."""
+
+    core: str
+    merging_s: Mapping[Phase, float]
+    exchanges: tuple[Exchange, ...]
+
+
+def _merged_rings(layer: LayerClass, run: RunShape, platform: Platform) -> _Rings | None:
+    """Of a layer whose attention PyTorch runs in pieces; None of any other."""
+    device, pieces = platform.accelerator, _pieces(run)
+    cores = [op for op in layer.operators if op.kind is OperatorKind.ATTENTION]
+    passed = [x for x in layer.exchanges if x.axis == "context" and x.kind in _PASSED]
+    if not device.merges_rings or pieces == 1 or not cores or not passed:
+        return None
+    core, size = cores[0], run.precision.activation_bytes
+    block_bytes = min(x.bytes / (1 if x.kind == "ring" else pieces) for x in passed)
+    queries = core.forward.written_bytes / size
+    moved = ring_merging_bytes(pieces, size, block_bytes / core.forward.written_bytes)
+    merging_s = {
+        phase: _streamed_s(queries * each, device)
+        for phase, each in zip((Phase.FORWARD, Phase.INPUT_GRAD), moved, strict=True)
+    }
+    sums = Exchange(
+        axis="context",
+        kind="ring",
+        bytes=block_bytes * _SUMS / size,
+        phase=Phase.INPUT_GRAD,
+        hides_under=core.name,
+        hidden_share=(pieces - 1) / pieces,
+        apart=passed[0].apart,
+    )
+    last = replace(sums, kind="point_to_point", hides_under=None, hidden_share=1.0)
+    found = [x for x in layer.exchanges if x not in passed]
+    for exchange in passed:
+        if exchange.kind == "all_gather":
+            found.append(replace(exchange, hides_under=core.name, hidden_share=1 / pieces))
+        elif exchange.kind == "ring":
+            found.append(replace(exchange, bytes=block_bytes))
+    return _Rings(core=core.name, merging_s=merging_s, exchanges=(*found, sums, last))
+
+
+_PASSED: Final = frozenset({"ring", "all_gather", "reduce_scatter"})
+
+
+def _pieces(run: RunShape) -> int:
+    """How many ranks pass keys and values on."""
+    return run.context_parallel // run.trading_heads
 
 
 def _wait_for_host(phase_s: dict[Phase, float], pass_s: float, repeated: float) -> float:

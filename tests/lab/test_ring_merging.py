@@ -1,0 +1,85 @@
+"""What PyTorch's ring attention moves beside its kernels, counted on fake tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from trainwright.costing.layer import ring_merging_bytes
+
+torch = pytest.importorskip("torch")
+
+QUERY_HEADS, KEY_HEADS, TOKENS, SIZE = 32, 8, 256, 128
+MADE = {"zeros_like"}  # written, not read
+SENT = {"all_gather_into_tensor", "all_to_all_single"}
+LOOKED_AT = {"view", "_unsafe_view", "detach", "alias", "slice", "split", "unsqueeze", "squeeze"}
+LOOKED_AT |= {"empty_like", "wait_tensor", "transpose", "device", "expand", "select"}
+
+
+def counted(ranks: int) -> tuple[float, float]:
+    """Bytes for each number of the queries of the last rank, forward and backward."""
+    import torch.distributed as dist
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.distributed.tensor.experimental._context_parallel import _attention as ring
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    def tensors(found: Any) -> list[Any]:
+        if isinstance(found, torch.Tensor):
+            return [found]
+        if isinstance(found, list | tuple):
+            return [tensor for each in found for tensor in tensors(each)]
+        return []
+
+    def size(tensor: Any) -> int:
+        return tensor.numel() * tensor.element_size()
+
+    class Traffic(TorchDispatchMode):
+        moved = 0.0
+
+        def __torch_dispatch__(
+            self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            out, name = function(*args, **(kwargs or {})), function.overloadpacket.__name__
+            if name not in LOOKED_AT | SENT:
+                self.moved += sum(map(size, tensors(out)))
+                if name not in MADE:
+                    self.moved += sum(map(size, tensors(list(args))))
+            return out
+
+    def forward(query: Any, key: Any, value: Any, **_: Any) -> Any:
+        return torch.empty_like(query), torch.empty(query.shape[:3])
+
+    def backward(query: Any, key: Any, value: Any, **_: Any) -> Any:
+        return tuple(map(torch.empty_like, (query, key, value)))
+
+    dist.init_process_group("fake", rank=ranks - 1, world_size=ranks, store=FakeStore())
+    try:
+        with FakeTensorMode():
+            query = torch.zeros(1, QUERY_HEADS, TOKENS, SIZE, dtype=torch.bfloat16)
+            key, value = (
+                torch.zeros(1, KEY_HEADS, TOKENS, SIZE, dtype=torch.bfloat16) for _ in range(2)
+            )
+            own = (query, key, value)
+            with Traffic() as there:
+                out, sums = ring._templated_ring_attention(
+                    dist.group.WORLD, 2, forward, *own, is_causal=True
+                )
+            with Traffic() as back:
+                ring._templated_ring_attention_backward(
+                    dist.group.WORLD, 2, backward, out, "grad", *own, out, sums, True
+                )
+    finally:
+        dist.destroy_process_group()
+    return there.moved / query.numel(), back.moved / query.numel()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_merging_moves_what_pytorch_moves(ranks: int) -> None:
+    there, back = ring_merging_bytes(ranks, 2.0, 2 * KEY_HEADS / QUERY_HEADS)
+    found = counted(ranks)
+    assert found[0] == pytest.approx(there, rel=0.02)  # beside them, one number for each head
+    assert found[1] == pytest.approx(back, rel=0.01)
