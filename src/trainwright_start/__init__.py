@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _INTERRUPTED = 130
 _RUN_MODELS = ("profile", "verify")
-_YOUNG_OBJECTS = 20_000  # created, less freed, before a collection; 700 by default
+_YOUNG_OBJECTS = 60_000  # created, less freed, before a collection; a small question makes 50,000
 
 
 def main() -> NoReturn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import json
 import os
@@ -18,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-import trainwright
+import trainwright.model
 from small_profiles import write_json
 from trainwright.commands.output import _spelled
 from trainwright.formats.profile_json import write_profile
@@ -113,6 +114,7 @@ def test_the_plan_of_a_profile_loads_no_planner_of_models(folder):
     code = """
 import atexit, sys
 rooms = ("planning", "step", "costing", "cluster", "scheduling", "frameworks", "chips")
+rooms += ("model.config", "model.operator", "plans.configuration")
 atexit.register(lambda: print([r for r in rooms if f"trainwright.{r}" in sys.modules]))
 sys.argv = ["trainwright", "plan", "small.json", "--devices", "4", "--json"]
 from trainwright_start import main
@@ -121,6 +123,18 @@ main()
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
     assert '"kind": "plan"' in done.stdout
+
+
+def test_the_names_of_a_model_are_those_that_are_typed():
+    """They are loaded when they are first asked for, so no import at the start would say."""
+    stub = ast.parse(Path(trainwright.model.__file__).with_suffix(".pyi").read_text())
+    typed = {
+        alias.name: getattr(importlib.import_module(node.module), alias.name)
+        for node in stub.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert {name: getattr(trainwright.model, name) for name in trainwright.model.__all__} == typed
 
 
 def test_a_reader_that_leaves_is_no_error(folder):

@@ -27,7 +27,7 @@ from trainwright.errors import InvalidInput
 from trainwright.pages.command import command_of
 from trainwright.pages.gantt import SCRIPTS
 from trainwright.pages.page import subject_of
-from trainwright.plans.configuration import CommandLine
+from trainwright.plans.plan import CommandLine
 from trainwright.plans.status import Status
 from trainwright.units import format_bytes, format_seconds
 

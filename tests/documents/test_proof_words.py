@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import reported
 from trainwright.documents.plan_view import proof
-from trainwright.plans.configuration import SpanRecord
+from trainwright.plans.plan import SpanRecord
 from trainwright.plans.status import Status
 
 

@@ -20,8 +20,7 @@ from trainwright.options.space import (
 )
 from trainwright.options.table import words_of
 from trainwright.planning.question.question import ANY, EVERYTHING, ZERO_STAGES, Allowed, Span
-from trainwright.plans.configuration import SpaceRecord
-from trainwright.plans.plan import PIPELINE_INSIDE
+from trainwright.plans.plan import PIPELINE_INSIDE, SpaceRecord
 from trainwright.profile import USUAL_MODES, Recompute
 
 JOB = {"cluster": "dgx-h100", "devices": 4, "global_batch": 16, "sequence": 1024, "cp": 1}

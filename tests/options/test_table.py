@@ -21,14 +21,8 @@ from trainwright.options.table import ROWS, VERBS, keywords_of, read, rows_of_co
 from trainwright.options.tool_rows import ARGUMENTS, FIRST
 from trainwright.planning.question.question import Allowed
 from trainwright.planning.reasons.objectives import Training
-from trainwright.plans.configuration import (
-    Configuration,
-    MemoryOverheads,
-    SettingRecord,
-    SpaceRecord,
-    WorkloadRecord,
-)
-from trainwright.plans.plan import Parallelism
+from trainwright.plans.configuration import Configuration, MemoryOverheads
+from trainwright.plans.plan import Parallelism, SettingRecord, SpaceRecord, WorkloadRecord
 
 NOUNS = {
     "recipe": Recipe,

@@ -11,8 +11,8 @@ from trainwright.cluster import Cluster
 from trainwright.errors import InvalidInput
 from trainwright.formats import catalog
 from trainwright.model import Recipe
-from trainwright.plans import Overlap, Parallelism, StepPrediction
-from trainwright.plans.configuration import Configuration, even_blocks
+from trainwright.plans import Parallelism, StepPrediction
+from trainwright.plans.configuration import Configuration, Overlap, even_blocks
 from trainwright.profile import Recompute
 from trainwright.step.predict import price_configuration
 from trainwright.units import GIB

@@ -16,7 +16,7 @@ from trainwright.formats.hf_decoders import ENCODER_DECODERS
 from trainwright.formats.hf_families import BERTS, FAMILIES
 from trainwright.formats.hf_towers import WRAPPERS
 from trainwright.model import count_parameters
-from trainwright.plans.configuration import FORMAT_VERSION
+from trainwright.plans.plan import FORMAT_VERSION
 from trainwright.units import format_bandwidth, format_bytes
 
 if TYPE_CHECKING:

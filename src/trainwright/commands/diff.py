@@ -32,7 +32,8 @@ from trainwright.documents.sweep import ModelSweepResult
 from trainwright.errors import InvalidInput
 from trainwright.model import DEFAULT_RECIPE
 from trainwright.planning.question.question import RunSettings
-from trainwright.plans.configuration import DEFAULT_OVERLAP, NO_OVERHEADS, SpanRecord
+from trainwright.plans.configuration import DEFAULT_OVERLAP, NO_OVERHEADS, PlanRequest
+from trainwright.plans.plan import SpanRecord
 from trainwright.plans.status import OPTIMAL_TOLERANCE
 from trainwright.profile import Recompute
 from trainwright.units import TimeUnit, without_noise
@@ -45,8 +46,8 @@ if TYPE_CHECKING:
     from trainwright.documents.open import AnyDocument, Priced
     from trainwright.documents.profile_plan import StageRecord
     from trainwright.model import Recipe
-    from trainwright.plans.configuration import Embedded, MemoryOverheads, Overlap
-    from trainwright.plans.plan import Parallelism
+    from trainwright.plans.configuration import MemoryOverheads, Overlap
+    from trainwright.plans.plan import Embedded, Parallelism
 
     AnyStage: TypeAlias = StageRecord | ModelStageRecord | MixedStageRecord | PlacedStageRecord
     Compared: TypeAlias = Priced | PlacementResult
@@ -81,7 +82,7 @@ def diff(first: AnyDocument, second: AnyDocument) -> Report[Difference]:
             same_model=same_content(before.request.model, after.request.model),
             time_ratio=_time_ratio(before, after),
             request_changes=tuple(changes(_request_facts(before), _request_facts(after)))
-            + tuple(changes(*cluster_facts(before.request.cluster, after.request.cluster))),
+            + tuple(changes(*cluster_facts(_cluster(before), _cluster(after)))),
             result_changes=tuple(changes(_result_facts(before), _result_facts(after))),
             stage_changes=tuple(_stage_changes(before.stages, after.stages)),
         )
@@ -143,17 +144,22 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Cha
 _ROUNDING: Final = 1e-12  # sums of the same parts in another order
 
 
+def _cluster(document: Compared) -> Embedded | None:
+    """What a model's plan runs on; a flat question has a setting instead."""
+    return document.request.cluster if isinstance(document.request, PlanRequest) else None
+
+
 def _request_facts(document: Compared) -> dict[str, Any]:
     request = document.request
     facts: dict[str, Any] = {
         "model": request.model.name,
-        "cluster": request.cluster.name if request.cluster else None,
-        "num_devices": request.num_devices,
+        "cluster": None if (cluster := _cluster(document)) is None else cluster.name,
+        "num_devices": getattr(request, "num_devices", None),
         "cost_model": request.cost_model,
         "time_limit_s": request.time_limit_s,
     }
-    parts = (request.setting, request.workload, request.overheads, request.space)
-    for part in (*parts, request.recipe, request.overlap):
+    for name in ("setting", "workload", "overheads", "space", "recipe", "overlap"):
+        part = getattr(request, name, None)
         for field in fields(part) if part is not None else ():
             value = getattr(part, field.name)
             facts[field.name] = _plain(value)

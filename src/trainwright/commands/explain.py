@@ -17,7 +17,7 @@ from trainwright.formats.document_json import decode
 if TYPE_CHECKING:
     from trainwright.documents.calibration import ConstantsResult
     from trainwright.documents.open import AnyDocument, Explained
-    from trainwright.plans.configuration import Embedded
+    from trainwright.plans.plan import Embedded
 
 
 def explain(document: AnyDocument | Explained) -> Report[Explained]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import sys
-import tomllib
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
     from trainwright.options.option import Argument, Option
-    from trainwright.plans.configuration import CommandLine
+    from trainwright.plans.plan import CommandLine
 
 # What each command is for, said here so that `--help` loads none of them.
 COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
@@ -480,7 +479,7 @@ def _command_line(name: str, given: Mapping[str, Any]) -> CommandLine | None:
     whole = name != "codesign" or not (given.get("recheck") or given.get("stage"))
     if streams or not whole or not (files or name == "codesign"):
         return None  # of a chip that was checked, or found step by step, the document says it
-    from trainwright.plans.configuration import CommandLine
+    from trainwright.plans.plan import CommandLine
 
     return CommandLine(words=tuple(words), files=tuple(files))
 
@@ -501,6 +500,8 @@ _NOT_IN_FILES = ("config", "help")
 
 def read_config(name: str, path: str | Path) -> dict[str, Any]:
     """What a file gives, by flag; raises `InvalidInput` with all faults."""
+    import tomllib
+
     from trainwright.formats.atomic_file import read_bytes
 
     data = read_bytes(path, name="config")

@@ -12,18 +12,8 @@ from trainwright.commands.output import check_output, emit
 from trainwright.documents.printing import Report
 from trainwright.errors import InvalidInput, UnsupportedFeature, how_to_install
 from trainwright.formats.document_json import content_hash, decode
-from trainwright.model import RunShape
-from trainwright.options.clusters import opened
 from trainwright.options.inputs import naming_options, profile_input, resolve_input
-from trainwright.options.run import (
-    OPTION_OF,
-    TUNING_OPTIONS,
-    config_predicting,
-    config_with_images,
-    tuning_asked,
-    tuning_suffix,
-)
-from trainwright.plans.configuration import Embedded
+from trainwright.plans.plan import Embedded
 from trainwright.profile import ProfileFile
 
 if TYPE_CHECKING:
@@ -64,6 +54,7 @@ def describe_model(
     from trainwright.documents.model_summary import summary_of
     from trainwright.formats.catalog import open_model
     from trainwright.formats.hf_config import read_config
+    from trainwright.options.run import config_predicting, config_with_images
 
     carried = _carried(model)
     if carried is not None:
@@ -191,6 +182,9 @@ def _traced(model: object, refusal: UnsupportedFeature, options: Options) -> Pro
     """
     from trainwright.costing.measured import profile_of_graph
     from trainwright.formats.hf_config import TARGETS
+    from trainwright.model import RunShape
+    from trainwright.options.clusters import opened
+    from trainwright.options.run import OPTION_OF, TUNING_OPTIONS, tuning_asked, tuning_suffix
 
     given, length = options.get("cluster"), options.get("sequence")
     if not isinstance(model, (str, Path)) or given is None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from trainwright.documents.printing import Report
     from trainwright.execution import Budget, Progress
-    from trainwright.plans.configuration import CommandLine
+    from trainwright.plans.plan import CommandLine
 
 _NARROWEST = 40  # columns that tables are made for
 _PROGRESS_AFTER_S = 1.0

@@ -24,7 +24,7 @@ from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.formats.atomic_file import write_text
 from trainwright.formats.document_json import content_hash, encode
 from trainwright.pages.page import page_html, subject_of
-from trainwright.plans.configuration import FORMAT_VERSION
+from trainwright.plans.plan import FORMAT_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -20,8 +20,8 @@ from trainwright.options.clusters import (
     opened,
 )
 from trainwright.plans.capability import TARGETS
-from trainwright.plans.configuration import FORMAT_VERSION
 from trainwright.plans.job import unwritable
+from trainwright.plans.plan import FORMAT_VERSION
 from trainwright.units import format_count
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from trainwright.formats.measured_csv import (
     read_predictions,
 )
 from trainwright.lab.run_shapes import Known
-from trainwright.plans.configuration import CommandLine
+from trainwright.plans.plan import CommandLine
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

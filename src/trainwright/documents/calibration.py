@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from trainwright.cluster.calibration import Calibration
 from trainwright.documents.view import column, number, percent, table_of, warning_lines, words
-from trainwright.plans.configuration import FORMAT_VERSION
+from trainwright.plans.plan import FORMAT_VERSION
 from trainwright.provenance import UNSTATED, Origin
 from trainwright.units import format_bandwidth, format_bytes, format_seconds
 

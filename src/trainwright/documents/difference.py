@@ -18,7 +18,7 @@ from trainwright.documents.view import (
     warning_lines,
     words,
 )
-from trainwright.plans.configuration import FORMAT_VERSION
+from trainwright.plans.plan import FORMAT_VERSION
 from trainwright.units import (
     TimeUnit,
     format_bandwidth,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from trainwright.documents.model_plan import PlannedStep
     from trainwright.documents.plan_view import Planned
     from trainwright.documents.view import Line, Table
-    from trainwright.plans.configuration import Embedded
+    from trainwright.plans.plan import Embedded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -60,8 +60,8 @@ from trainwright.planning.reasons.why import (
 from trainwright.planning.search.plans import predicted
 from trainwright.planning.search.pools import fits, tightest
 from trainwright.planning.search.prefetch import Shelves
-from trainwright.plans.configuration import FORMAT_VERSION, NO_OVERHEADS
-from trainwright.plans.plan import DEFAULT_SCHEDULE
+from trainwright.plans.configuration import NO_OVERHEADS
+from trainwright.plans.plan import DEFAULT_SCHEDULE, FORMAT_VERSION
 from trainwright.plans.status import Status
 
 if TYPE_CHECKING:

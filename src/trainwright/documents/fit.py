@@ -40,14 +40,8 @@ from trainwright.options.table import keywords_of
 from trainwright.plans import Parallelism
 from trainwright.plans.capability import capability_of, known_target
 from trainwright.plans.capability_table import Feature, own_choices
-from trainwright.plans.configuration import (
-    FORMAT_VERSION,
-    CommandLine,
-    Configuration,
-    Embedded,
-    broken_rules,
-    overheads_at,
-)
+from trainwright.plans.configuration import Configuration, broken_rules, overheads_at
+from trainwright.plans.plan import FORMAT_VERSION, CommandLine, Embedded
 from trainwright.profile import Recompute
 from trainwright.profile.measured_model import MeasuredModel
 from trainwright.provenance import RARE

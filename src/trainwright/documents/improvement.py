@@ -61,13 +61,12 @@ from trainwright.planning.search.framework import plan_runnable
 from trainwright.planning.search.plans import predicted
 from trainwright.plans import Plan, Stage
 from trainwright.plans.configuration import (
-    FORMAT_VERSION,
     NO_OVERHEADS,
     Configuration,
     MemoryOverheads,
     PlanRequest,
 )
-from trainwright.plans.plan import Parallelism
+from trainwright.plans.plan import FORMAT_VERSION, Parallelism
 from trainwright.profile import USUAL_MODES, Recompute
 from trainwright.profile.measured_model import MeasuredModel
 from trainwright.provenance import RARE, Origin

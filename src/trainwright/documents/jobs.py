@@ -24,8 +24,9 @@ from trainwright.documents.view import column, size, table_of, words
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.formats.document_json import content_hash, encode
 from trainwright.model import LayerKind
-from trainwright.plans.configuration import FORMAT_VERSION, Configuration
+from trainwright.plans.configuration import Configuration
 from trainwright.plans.job import Orders, Stamp
+from trainwright.plans.plan import FORMAT_VERSION
 from trainwright.profile import Recompute
 from trainwright.scheduling.lower import as_pytorch_runs, lower
 from trainwright.step.account import step_timeline, timeline_of
@@ -40,9 +41,10 @@ if TYPE_CHECKING:
     from trainwright.documents.view import Line
     from trainwright.planning.question.question import ModelQuestion
     from trainwright.plans import Plan
-    from trainwright.plans.configuration import Embedded, PlanRequest
+    from trainwright.plans.configuration import PlanRequest
     from trainwright.plans.job import Job
     from trainwright.plans.lowered import Timeline
+    from trainwright.plans.plan import Embedded
     from trainwright.profile import Profile
     from trainwright.profile.measured_model import Trained
 

@@ -53,8 +53,9 @@ from trainwright.options.question import measured_by
 from trainwright.options.run import OPTION_OF, configuration_of, without_effect
 from trainwright.planning.reasons.improve import changes_that_fit, grown
 from trainwright.plans.capability import known_target
-from trainwright.plans.configuration import CommandLine, Configuration, Embedded
+from trainwright.plans.configuration import Configuration
 from trainwright.plans.job import trains_adapters, unsaid_training
+from trainwright.plans.plan import CommandLine, Embedded
 from trainwright.plans.prediction import MEMORY_CLASSES
 from trainwright.plans.status import MemorySnapshot, OutOfMemory, Phase
 from trainwright.profile.measured_model import MeasuredModel

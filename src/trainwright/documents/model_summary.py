@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from trainwright.documents.view import Cell, Table, column, words
 from trainwright.model import LayerGraph, LayerKind, RunShape, TransformerConfig, layer_graph
 from trainwright.model.transformer import cache_bytes, kind_names
-from trainwright.plans.configuration import FORMAT_VERSION, CommandLine, Embedded
+from trainwright.plans.plan import FORMAT_VERSION, CommandLine, Embedded
 from trainwright.provenance import RARE
 from trainwright.units import format_bytes
 

@@ -26,7 +26,7 @@ from trainwright.formats.atomic_file import read_bytes
 from trainwright.formats.document_json import content_hash, decode_document
 from trainwright.formats.json_text import parse_json
 from trainwright.options.inputs import inside
-from trainwright.plans.configuration import Embedded
+from trainwright.plans.plan import Embedded
 from trainwright.plans.status import OPTIMAL_TOLERANCE, BoundKind, Status
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from trainwright.partitioning.placement import (
 )
 from trainwright.partitioning.placement_planner import plan_placement as answer
 from trainwright.partitioning.placement_planner import price_strategy
-from trainwright.plans.configuration import FORMAT_VERSION, PlanRequest, SpaceRecord
+from trainwright.plans.plan import FORMAT_VERSION, FlatRequest, SpaceRecord
 from trainwright.plans.status import Binding, BoundKind, Relaxation, Status, relative_gap
 from trainwright.units import format_percent_up, format_seconds
 
@@ -120,7 +120,7 @@ class PlacementResult:
     warnings: tuple[str, ...] = ()
     solver_s: float | None = None
     search_s: float | None = None
-    request: PlanRequest
+    request: FlatRequest
 
 
 # `plan` on a placement problem: the question, the search, the document, and its recheck
@@ -226,7 +226,7 @@ def remake_placement(document: PlacementResult) -> PlacementResult:
     return replace(made, fixed_strategy=_fixed_record(case, price_strategy(case, rules), cost))
 
 
-def _stated_case(request: PlanRequest) -> PlacementCase:
+def _stated_case(request: FlatRequest) -> PlacementCase:
     if request.setting is None:
         raise InvalidInput.of("request.setting", "required field is missing")
     setting = request.setting
@@ -277,9 +277,9 @@ def _fixed_record(
     )
 
 
-def _request(question: PlacementQuestion, budget: Budget) -> PlanRequest:
+def _request(question: PlacementQuestion, budget: Budget) -> FlatRequest:
     restrictions = question.restrictions
-    return PlanRequest(
+    return FlatRequest(
         trainwright_version=__version__,
         model=question.given.embedded,
         setting=setting_record(question.given.case.setting),

@@ -14,8 +14,7 @@ from trainwright.documents.view import Folded, Table, column, to_html, to_termin
 from trainwright.errors import Inexpressible, Infeasible, InvalidInput, UnsupportedFeature
 from trainwright.formats.atomic_file import write_text
 from trainwright.formats.document_json import encode
-from trainwright.plans.configuration import FORMAT_VERSION
-from trainwright.plans.plan import DATA_INSIDE, mapping_name
+from trainwright.plans.plan import DATA_INSIDE, FORMAT_VERSION, mapping_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

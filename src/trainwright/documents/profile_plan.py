@@ -27,12 +27,17 @@ from trainwright.documents.view import (
 from trainwright.errors import Fault, InvalidInput
 from trainwright.formats.document_json import decode, encode
 from trainwright.formats.json_text import show_typed
-from trainwright.formats.profile_json import read_profile
 from trainwright.options.inputs import ProfileInput, inside, setting_record
 from trainwright.partitioning.evaluate import evaluate, find_overflows, time_per_sample_s
 from trainwright.partitioning.profile_planner import baselines, diagnose, search, slowdown
-from trainwright.plans.configuration import FORMAT_VERSION, PlanRequest, SettingRecord, SpaceRecord
-from trainwright.plans.plan import Plan, Stage
+from trainwright.plans.plan import (
+    FORMAT_VERSION,
+    FlatRequest,
+    Plan,
+    SettingRecord,
+    SpaceRecord,
+    Stage,
+)
 from trainwright.plans.prediction import TimeBreakdown
 from trainwright.plans.status import Baseline, Binding, BoundKind, Relaxation, Status, relative_gap
 from trainwright.plugins import PARTITIONERS, PlugIn, plug_in
@@ -112,7 +117,7 @@ class PlanResult:
     solver_s: float | None = None
     search_s: float | None = None
     counters: dict[str, int] = field(default_factory=dict)
-    request: PlanRequest
+    request: FlatRequest
 
 
 # The document of `estimate --plan` on a profile: a given plan, priced
@@ -140,7 +145,7 @@ class EstimateResult:
     stages: tuple[StageRecord, ...]
     overflows: tuple[OverflowRecord, ...] = ()
     warnings: tuple[str, ...] = ()
-    request: PlanRequest
+    request: FlatRequest
 
 
 # Which stage limits time, which limits memory: read off a plan's own figures
@@ -462,10 +467,10 @@ def unit_warnings(
             )
 
 
-def profile_request(question: ProfileQuestion, budget: Budget) -> PlanRequest:
+def profile_request(question: ProfileQuestion, budget: Budget) -> FlatRequest:
     """The question as a document carries it."""
     restrictions = question.restrictions
-    return PlanRequest(
+    return FlatRequest(
         trainwright_version=__version__,
         model=question.given.embedded,
         setting=setting_record(question.setting),
@@ -591,9 +596,11 @@ def _price(document: PlanResult | EstimateResult) -> Priced:
     return plan, profile, setting, evaluate(plan, profile, setting)
 
 
-def profile_of_request(request: PlanRequest) -> Profile:
+def profile_of_request(request: FlatRequest) -> Profile:
     """The one profile that a request carries."""
     with inside("request.model.content"):
+        from trainwright.formats.profile_json import read_profile
+
         file = read_profile(request.model.content)
     if len(file.profiles) != 1:
         problem = f"must have 1 entry, got {len(file.profiles)}"
@@ -601,7 +608,7 @@ def profile_of_request(request: PlanRequest) -> Profile:
     return file.profiles[0]
 
 
-def _setting(request: PlanRequest) -> Setting:
+def _setting(request: FlatRequest) -> Setting:
     if request.setting is None:
         raise InvalidInput.of("request.setting", "required field is missing")
     with inside("request.setting"):
@@ -662,7 +669,7 @@ def overflow_lines(document: EstimateResult) -> Iterator[str]:
         yield f"stage {over.stage} overflows by {format_bytes(over.missing_bytes)}"
 
 
-def _stages(stages: tuple[StageRecord, ...], request: PlanRequest) -> Iterator[Line]:
+def _stages(stages: tuple[StageRecord, ...], request: FlatRequest) -> Iterator[Line]:
     if stages:
         limit_bytes = request.setting.memory_bytes if request.setting else None
         yield stage_table(stages, limit_bytes)

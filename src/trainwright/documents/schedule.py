@@ -17,8 +17,8 @@ from trainwright.formats.document_json import decode, encode_compact
 from trainwright.formats.schedule_json import ScheduleSpec, order_rows, read_order_rows
 from trainwright.options.inputs import embed
 from trainwright.options.schedule import Method, ScheduleCase
-from trainwright.plans.configuration import FORMAT_VERSION, CommandLine, Embedded
 from trainwright.plans.lowered import WaitsFor
+from trainwright.plans.plan import FORMAT_VERSION, CommandLine, Embedded
 from trainwright.plans.schedule import ActionKind
 from trainwright.plans.status import (
     OPTIMAL_TOLERANCE,

@@ -41,8 +41,8 @@ from trainwright.planning.reasons.objectives import (
     required,
     score,
 )
-from trainwright.plans.configuration import FORMAT_VERSION, PlanRequest
-from trainwright.plans.plan import Parallelism
+from trainwright.plans.configuration import PlanRequest
+from trainwright.plans.plan import FORMAT_VERSION, Parallelism
 from trainwright.plans.status import OPTIMAL_TOLERANCE, Status, relative_gap
 from trainwright.profile.measured_model import MeasuredModel
 from trainwright.provenance import RARE

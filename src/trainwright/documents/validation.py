@@ -17,7 +17,7 @@ from trainwright.documents.view import (
     words,
 )
 from trainwright.errors import InvalidInput, MissingExtra
-from trainwright.plans.configuration import FORMAT_VERSION, CommandLine
+from trainwright.plans.plan import FORMAT_VERSION, CommandLine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

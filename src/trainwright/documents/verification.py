@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from trainwright.documents.view import table_of, words
-from trainwright.plans.configuration import FORMAT_VERSION
+from trainwright.plans.plan import FORMAT_VERSION
 from trainwright.provenance import RARE
 
 if TYPE_CHECKING:

@@ -373,7 +373,7 @@ def _grid(shown: Table, widths: Sequence[int]) -> RichTable:
     made = Rich(box=SIMPLE_HEAD, pad_edge=False)
     for each, width in zip(shown.columns, widths, strict=True):
         made.add_column(
-            each.title if each.short is None else each.short,
+            Text(each.title if each.short is None else each.short),  # a `str` would be markup
             width=width,
             justify="right" if each.is_number else "left",
             overflow="fold",

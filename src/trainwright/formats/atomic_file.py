@@ -7,11 +7,9 @@ becomes an `InvalidInput` that says what to change; nothing is left behind.
 from __future__ import annotations
 
 import errno
-import gzip
 import hashlib
 import os
 import re
-import secrets
 import shutil
 import stat
 from contextlib import contextmanager, suppress
@@ -121,7 +119,7 @@ def _refuse_unwritable(target: Path) -> None:
 
 
 def _create_beside(target: Path, data: bytes) -> Path:
-    temporary = target.with_name(f".trainwright-{secrets.token_hex(8)}")
+    temporary = target.with_name(f".trainwright-{os.urandom(8).hex()}")
     try:
         with temporary.open("xb") as file:
             file.write(data)
@@ -167,7 +165,11 @@ _LISTED: Final = re.compile(r"([0-9a-f]{64})  ([^/\\]+)")
 def file_bytes(name: str, text: str) -> bytes:
     """What is written for a text."""
     data = text.encode()
-    return gzip.compress(data, compresslevel=6, mtime=0) if name.endswith(".gz") else data
+    if not name.endswith(".gz"):
+        return data
+    import gzip  # 1 ms at the start of every command
+
+    return gzip.compress(data, compresslevel=6, mtime=0)
 
 
 def check_folder(folder: str | Path, *, force: bool = False) -> None:
@@ -196,7 +198,7 @@ def write_folder(folder: str | Path, files: Mapping[str, str], *, force: bool = 
     """
     check_folder(folder, force=force)
     target = Path(os.path.realpath(folder))
-    temporary = target.with_name(f".trainwright-{secrets.token_hex(8)}")
+    temporary = target.with_name(f".trainwright-{os.urandom(8).hex()}")
     with explained(folder):
         try:
             temporary.mkdir()

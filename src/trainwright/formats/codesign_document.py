@@ -17,8 +17,7 @@ from trainwright.cluster import (
 from trainwright.cluster.accelerator import CORE_BUFFER_BYTES_PER_UNIT
 from trainwright.errors import InvalidInput
 from trainwright.formats.document_json import decode_document
-from trainwright.plans.configuration import FORMAT_VERSION, CommandLine, Embedded
-from trainwright.plans.plan import DEFAULT_SCHEDULE
+from trainwright.plans.plan import DEFAULT_SCHEDULE, FORMAT_VERSION, CommandLine, Embedded
 from trainwright.plans.status import BoundKind, Status
 from trainwright.provenance import RARE
 

@@ -20,7 +20,7 @@ from trainwright.errors import Fault, InvalidInput
 from trainwright.formats.atomic_file import read_bytes, write_text
 from trainwright.formats.json_text import in_document_order, quote, show_typed, show_value
 from trainwright.formats.records import decoder_for
-from trainwright.plans.configuration import Embedded
+from trainwright.plans.plan import Embedded
 from trainwright.provenance import RARE
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from trainwright.formats.records import (
     decoder_for,
     json_schema,
 )
-from trainwright.model import Routing
+from trainwright.model.run_shape import Routing
 from trainwright.profile import (
     Collective,
     CostTable,

@@ -1,119 +1,85 @@
 """What a model computes, keeps and passes on, from its hyper-parameters alone."""
 
-from trainwright.model.config import (
-    BESIDE_BLOCKS,
-    TRAIN_ALL,
-    Activation,
-    BlockChoice,
-    CompressedAttention,
-    Experts,
-    Head,
-    Indexer,
-    Keys,
-    LatentAttention,
-    LayerKind,
-    LowRank,
-    Norm,
-    Projection,
-    Routing,
-    Tower,
-    TransformerConfig,
-    Tuning,
-)
-from trainwright.model.mixers import (
-    DeltaRule,
-    LinearAttention,
-    Mixer,
-    ShortConvolution,
-    StateSpace,
-    TimeMix,
-)
-from trainwright.model.operator import (
-    Exchange,
-    LayerClass,
-    LayerGraph,
-    MatrixShape,
-    Operator,
-    OperatorKind,
-    Parameter,
-    Phase,
-    SavedTensor,
-    Shard,
-    TensorEdge,
-    Work,
-)
-from trainwright.model.recipe import (
-    DEFAULT_RECIPE,
-    DISPATCH_BYTES,
-    NO_OFFLOAD,
-    STATE_BYTES,
-    Offload,
-    Optimizer,
-    Recipe,
-)
-from trainwright.model.run_shape import (
-    PRECISIONS,
-    ContextExchange,
-    CudaGraph,
-    Precision,
-    RunShape,
-    TokenDispatcher,
-    precision_named,
-)
-from trainwright.model.transformer import count_parameters, layer_graph, model_flops_per_sequence
+from importlib import import_module
+from typing import Any
 
-__all__ = [
-    "BESIDE_BLOCKS",
-    "DEFAULT_RECIPE",
-    "DISPATCH_BYTES",
-    "NO_OFFLOAD",
-    "PRECISIONS",
-    "STATE_BYTES",
-    "TRAIN_ALL",
-    "Activation",
-    "BlockChoice",
-    "CompressedAttention",
-    "ContextExchange",
-    "CudaGraph",
-    "DeltaRule",
-    "Exchange",
-    "Experts",
-    "Head",
-    "Indexer",
-    "Keys",
-    "LatentAttention",
-    "LayerClass",
-    "LayerGraph",
-    "LayerKind",
-    "LinearAttention",
-    "LowRank",
-    "MatrixShape",
-    "Mixer",
-    "Norm",
-    "Offload",
-    "Operator",
-    "OperatorKind",
-    "Optimizer",
-    "Parameter",
-    "Phase",
-    "Precision",
-    "Projection",
-    "Recipe",
-    "Routing",
-    "RunShape",
-    "SavedTensor",
-    "Shard",
-    "ShortConvolution",
-    "StateSpace",
-    "TensorEdge",
-    "TimeMix",
-    "TokenDispatcher",
-    "Tower",
-    "TransformerConfig",
-    "Tuning",
-    "Work",
-    "count_parameters",
-    "layer_graph",
-    "model_flops_per_sequence",
-    "precision_named",
-]
+# Where each name lives (`__init__.pyi` types them): a profile is planned without what a model is.
+_HOMES = {
+    "config": (
+        "BESIDE_BLOCKS",
+        "TRAIN_ALL",
+        "Activation",
+        "BlockChoice",
+        "CompressedAttention",
+        "Experts",
+        "Head",
+        "Indexer",
+        "Keys",
+        "LatentAttention",
+        "LayerKind",
+        "LowRank",
+        "Norm",
+        "Projection",
+        "Tower",
+        "TransformerConfig",
+        "Tuning",
+    ),
+    "mixers": (
+        "DeltaRule",
+        "LinearAttention",
+        "Mixer",
+        "ShortConvolution",
+        "StateSpace",
+        "TimeMix",
+    ),
+    "operator": (
+        "Exchange",
+        "LayerClass",
+        "LayerGraph",
+        "MatrixShape",
+        "Operator",
+        "OperatorKind",
+        "Parameter",
+        "Phase",
+        "SavedTensor",
+        "Shard",
+        "TensorEdge",
+        "Work",
+    ),
+    "recipe": (
+        "DEFAULT_RECIPE",
+        "DISPATCH_BYTES",
+        "NO_OFFLOAD",
+        "STATE_BYTES",
+        "Offload",
+        "Optimizer",
+        "Recipe",
+    ),
+    "run_shape": (
+        "PRECISIONS",
+        "ContextExchange",
+        "CudaGraph",
+        "Precision",
+        "Routing",
+        "RunShape",
+        "TokenDispatcher",
+        "precision_named",
+    ),
+    "transformer": (
+        "count_parameters",
+        "layer_graph",
+        "model_flops_per_sequence",
+    ),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [*_HOME_OF]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a name when it is first asked for."""
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+    globals()[name] = found
+    return found

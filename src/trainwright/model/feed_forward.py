@@ -12,7 +12,7 @@ from dataclasses import replace
 from enum import StrEnum
 
 from trainwright.model.attention import half_residual
-from trainwright.model.config import Activation, Experts, Routing, TransformerConfig
+from trainwright.model.config import Activation, Experts, TransformerConfig
 from trainwright.model.operator import (
     EXPERT_ACTIVATION,
     MLP_ACTIVATION,
@@ -30,7 +30,7 @@ from trainwright.model.operator import (
     norm,
     weighed,
 )
-from trainwright.model.run_shape import RunShape, TokenDispatcher
+from trainwright.model.run_shape import Routing, RunShape, TokenDispatcher
 
 
 class FeedForward(StrEnum):

@@ -20,8 +20,8 @@ from types import MappingProxyType
 from typing import Final
 
 from trainwright.errors import Fault, refuse
-from trainwright.model.config import LayerKind, Norm, Routing
-from trainwright.model.run_shape import RunShape
+from trainwright.model.config import LayerKind, Norm
+from trainwright.model.run_shape import Routing, RunShape
 
 ATTENTION_CORE: Final = "attention_core"
 NORM: Final = "norm"

@@ -12,10 +12,9 @@ from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
 from trainwright.formats.atomic_file import exists, read_bytes
 from trainwright.formats.document_json import carried, content_hash, decode, encode
 from trainwright.formats.json_text import parse_json, quote, scan_json
-from trainwright.model import TransformerConfig
 from trainwright.options.option import Kind, Options
 from trainwright.options.table import fields_given
-from trainwright.plans.configuration import Embedded, SettingRecord
+from trainwright.plans.plan import Embedded, SettingRecord
 from trainwright.profile import Profile, ProfileFile, Setting
 from trainwright.units import parse_time_unit
 
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from trainwright.formats.hf_config import ModelDescription
+    from trainwright.model import TransformerConfig
     from trainwright.profile.placement_case import PlacementCase
 
 
@@ -420,6 +420,8 @@ def _read_file(
             part = carried(text.value, "model", source=source)
             name = part.name
             if part.kind == "model":
+                from trainwright.model import TransformerConfig
+
                 described = decode(TransformerConfig, part.content, path=_CARRIED, source=source)
                 return _no_unit(ModelInput(config=described, embedded=part), unit_s)
             with inside(_CARRIED):

@@ -53,13 +53,8 @@ from trainwright.planning.question.question import (
 )
 from trainwright.plans.capability import capability_of
 from trainwright.plans.capability_table import MOVES_GRADIENTS, USUAL_LOSS_CHUNK, Feature
-from trainwright.plans.configuration import (
-    DEFAULT_OVERLAP,
-    NO_OVERHEADS,
-    Embedded,
-    PlanRequest,
-    WorkloadRecord,
-)
+from trainwright.plans.configuration import DEFAULT_OVERLAP, NO_OVERHEADS, PlanRequest
+from trainwright.plans.plan import Embedded, WorkloadRecord
 from trainwright.plans.status import ALL_BF16
 from trainwright.profile import Recompute
 from trainwright.profile.measured_model import MeasuredModel, measured_model

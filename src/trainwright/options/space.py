@@ -17,8 +17,14 @@ from trainwright.options.table import fields_given, rows_of
 from trainwright.planning.question.question import ANY, ZERO_STAGES, Allowed, Span
 from trainwright.plans.capability import alternatives, capability_of, target_named
 from trainwright.plans.capability_table import Feature
-from trainwright.plans.configuration import SpaceRecord, SpanRecord
-from trainwright.plans.plan import AXIS_ORDERS, SEARCHED, mapping_name, mapping_named
+from trainwright.plans.plan import (
+    AXIS_ORDERS,
+    SEARCHED,
+    SpaceRecord,
+    SpanRecord,
+    mapping_name,
+    mapping_named,
+)
 from trainwright.profile import USUAL_MODES, Recompute
 from trainwright.scheduling.families import ALIASES, FAMILIES, family_named
 

@@ -55,7 +55,7 @@ from trainwright.plans.configuration import (
     Configuration,
     PlanRequest,
 )
-from trainwright.plans.plan import DATA_INSIDE, Parallelism
+from trainwright.plans.plan import DATA_INSIDE, FlatRequest, Parallelism
 from trainwright.profile import USUAL_MODES
 from trainwright.units import TimeUnit
 
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 
     from trainwright.documents.model_estimate import ModelEstimateRequest
     from trainwright.documents.schedule import ScheduleRequest
-    from trainwright.plans.configuration import Embedded
+    from trainwright.plans.plan import Embedded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,7 +240,7 @@ def _uniform(request: ScheduleRequest) -> tuple[str, ...] | None:
 
 def _made(
     name: str,
-    request: PlanRequest | ModelEstimateRequest,
+    request: FlatRequest | ModelEstimateRequest,
     kept: Mapping[str, Any],
     own: str,
 ) -> Command:
@@ -256,11 +256,13 @@ def _made(
     return Command(words=("trainwright", name, _model(request.model, own), *words, *priced))
 
 
-def _unlike_its_program(request: PlanRequest | ModelEstimateRequest) -> tuple[str, ...]:
+def _unlike_its_program(request: FlatRequest | ModelEstimateRequest) -> tuple[str, ...]:
     """What says that a run does not do what its program does by itself."""
     zero = None
     if isinstance(request, PlanRequest):
         program, recipe = request.space.framework or request.software, request.recipe
+    elif isinstance(request, FlatRequest):
+        return ()
     else:
         program, recipe = request.framework, request.configuration.recipe
         zero = request.configuration.parallelism.zero_stage
@@ -358,9 +360,10 @@ def _asked(request: PlanRequest, own: str) -> dict[str, Any]:
     }
 
 
-def _of_a_profile(request: PlanRequest) -> dict[str, Any]:
+def _of_a_profile(request: FlatRequest) -> dict[str, Any]:
     space = request.space
-    return {"setting": request.setting, "flat": space, "record": space, "request": request}
+    asked = {"cost_model": request.cost_model}
+    return {"setting": request.setting, "flat": space, "record": space, "request": asked}
 
 
 def _of_a_run(request: ModelEstimateRequest, own: str) -> dict[str, Any]:

@@ -58,8 +58,9 @@ if TYPE_CHECKING:
     from trainwright.documents.difference import Difference
     from trainwright.pages.subject import Content, Figure
     from trainwright.plans import Plan, StepPrediction
-    from trainwright.plans.configuration import Embedded, MemoryOverheads, Overlap
+    from trainwright.plans.configuration import MemoryOverheads, Overlap
     from trainwright.plans.lowered import Timeline
+    from trainwright.plans.plan import Embedded
     from trainwright.profile import Profile
 
 # A document with everything that its page shows, computed again from its request and plan

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from trainwright.documents.view import Table
     from trainwright.pages.blocks import Section
     from trainwright.pages.gantt import GanttPanel
-    from trainwright.plans.configuration import Embedded
+    from trainwright.plans.plan import Embedded
     from trainwright.plans.prediction import LevelUse, StepPrediction
 
 Document = TypeVar("Document")

@@ -1,6 +1,5 @@
 """What a search returns: plans, predictions, and the documents that carry them."""
 
-from trainwright.plans.configuration import MemoryOverheads, Overlap
 from trainwright.plans.plan import Parallelism, Plan, ReplicaGroup, Stage
 from trainwright.plans.prediction import (
     CommunicationTime,
@@ -15,8 +14,6 @@ from trainwright.plans.status import BoundKind, Status
 __all__ = [
     "BoundKind",
     "CommunicationTime",
-    "MemoryOverheads",
-    "Overlap",
     "Parallelism",
     "Plan",
     "ReplicaGroup",

@@ -10,12 +10,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from trainwright.errors import Fault, InvalidInput, refuse
 from trainwright.model import DEFAULT_RECIPE, PRECISIONS, CudaGraph, Recipe, RunShape
 from trainwright.model.recipe import model_graph_faults
-from trainwright.plans.plan import DEFAULT_SCHEDULE, Parallelism, mapping_name
+from trainwright.plans.plan import (
+    DEFAULT_SCHEDULE,
+    Embedded,
+    FlatRequest,
+    Parallelism,
+    WorkloadRecord,
+    mapping_name,
+)
 from trainwright.profile import Recompute
 from trainwright.profile.measured_model import MeasuredModel
 from trainwright.provenance import RARE
@@ -485,112 +492,19 @@ def own_split(target: str, model: TransformerConfig, num_stages: int) -> tuple[i
     return tuple(counts)
 
 
-# What was asked, in full: a document can be explained and re-run without any other file
-# --------------------------------------------------------------------------------------
-
-
-FORMAT_VERSION = 1
+# What was asked of a plan of a model, in full
+# --------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Embedded:
-    """An input carried inside the document: its kind, where it came from, its hash and content."""
+class PlanRequest(FlatRequest):
+    """The request of `plan` on a cluster: of a model, or of a profile.
 
-    kind: str
-    name: str
-    sha256: str
-    content: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommandLine:
-    """What was typed: the words behind the program's name.
-
-    `files` are those among the words, without folders; in the folder that holds them all the words
-    ask the same again.
+    `overheads` are none where absent, `recipe` and `overlap` the usual ones; `top` is the number of
+    runners-up, `effort` 1 where absent, and the account of memory is that of `software` where it is
+    not the framework's.
     """
 
-    words: tuple[str, ...]
-    files: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SettingRecord:
-    """The flat setting after all overrides; see `trainwright.profile.Setting`."""
-
-    num_devices: int
-    memory_bytes: float
-    bandwidth_bytes_per_s: float
-    num_microbatches: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpanRecord:
-    """Whole numbers from `least` to `most`; no upper end where that is absent."""
-
-    least: int = 1
-    most: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpaceRecord:
-    """Which plans were searched: what was switched off, fixed or bounded.
-
-    The degrees, `zero_stages`, `recompute_modes`, `recompute_modules` (what "selective" repeats),
-    `schedules`, `framework` and `mappings` (orders of the axes on the network) belong to a model's
-    plan; a degree that is absent was free, and so were the schedules.
-    """
-
-    data_parallel: bool = True
-    tensor_parallel: bool = True
-    recompute: bool = True
-    excluded_options: tuple[str, ...] = ()
-    per_stage_degrees: bool = True
-    planner: str = "exact"
-    block_layer: str | None = None
-    tensor: SpanRecord | None = None
-    pipeline: SpanRecord | None = None
-    data: SpanRecord | None = None
-    context: SpanRecord | None = None
-    expert: SpanRecord | None = None
-    expert_tensor: SpanRecord | None = None
-    virtual_stages: SpanRecord | None = None
-    microbatch_size: SpanRecord | None = None
-    state_copies: SpanRecord | None = None
-    zero_stages: tuple[int, ...] = ()
-    recompute_modes: tuple[str, ...] = ()
-    recompute_modules: tuple[str, ...] | None = None
-    schedules: tuple[str, ...] | None = None
-    framework: str | None = None
-    mappings: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkloadRecord:
-    """What one training step processes, for a model.
-
-    A measured model may not say how long its sequences are.
-    """
-
-    global_batch: int
-    sequence_length: int | None = None
-    precision: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanRequest:
-    """The request of `plan` and `estimate`.
-
-    `cluster`, `workload`, `overheads` (none where absent), `recipe` and `overlap` (the usual ones
-    where absent), `top`, the number of runners-up, `prefer`, `effort` (1 where absent) and
-    `software`, whose account of memory holds where that is not the framework's, belong to a
-    model's, `cost_model` to a placement problem's.
-    """
-
-    trainwright_version: str
-    model: Embedded
-    space: SpaceRecord
-    setting: SettingRecord | None = None
     cluster: Embedded | None = None
     workload: WorkloadRecord | None = None
     overheads: MemoryOverheads | None = None
@@ -601,6 +515,3 @@ class PlanRequest:
     prefer: str | None = None
     effort: float | None = None
     software: str | None = None
-    cost_model: str | None = None
-    time_limit_s: float | None = None
-    command_line: CommandLine | None = None

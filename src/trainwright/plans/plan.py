@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import Final
+from typing import Any, Final
 
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature, refuse
 
@@ -348,3 +348,111 @@ class Plan:
         if self.parallelism is not None:
             return self.parallelism.num_devices
         return sum(stage.num_devices for stage in self.stages)
+
+
+# What was asked, in full: a document can be explained and re-run without any other file
+# --------------------------------------------------------------------------------------
+
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Embedded:
+    """An input carried inside the document: its kind, where it came from, its hash and content."""
+
+    kind: str
+    name: str
+    sha256: str
+    content: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandLine:
+    """What was typed: the words behind the program's name.
+
+    `files` are those among the words, without folders; in the folder that holds them all the words
+    ask the same again.
+    """
+
+    words: tuple[str, ...]
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingRecord:
+    """The flat setting after all overrides; see `trainwright.profile.Setting`."""
+
+    num_devices: int
+    memory_bytes: float
+    bandwidth_bytes_per_s: float
+    num_microbatches: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpanRecord:
+    """Whole numbers from `least` to `most`; no upper end where that is absent."""
+
+    least: int = 1
+    most: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpaceRecord:
+    """Which plans were searched: what was switched off, fixed or bounded.
+
+    The degrees, `zero_stages`, `recompute_modes`, `recompute_modules` (what "selective" repeats),
+    `schedules`, `framework` and `mappings` (orders of the axes on the network) belong to a model's
+    plan; a degree that is absent was free, and so were the schedules.
+    """
+
+    data_parallel: bool = True
+    tensor_parallel: bool = True
+    recompute: bool = True
+    excluded_options: tuple[str, ...] = ()
+    per_stage_degrees: bool = True
+    planner: str = "exact"
+    block_layer: str | None = None
+    tensor: SpanRecord | None = None
+    pipeline: SpanRecord | None = None
+    data: SpanRecord | None = None
+    context: SpanRecord | None = None
+    expert: SpanRecord | None = None
+    expert_tensor: SpanRecord | None = None
+    virtual_stages: SpanRecord | None = None
+    microbatch_size: SpanRecord | None = None
+    state_copies: SpanRecord | None = None
+    zero_stages: tuple[int, ...] = ()
+    recompute_modes: tuple[str, ...] = ()
+    recompute_modules: tuple[str, ...] | None = None
+    schedules: tuple[str, ...] | None = None
+    framework: str | None = None
+    mappings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadRecord:
+    """What one training step processes, for a model.
+
+    A measured model may not say how long its sequences are.
+    """
+
+    global_batch: int
+    sequence_length: int | None = None
+    precision: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlatRequest:
+    """The request of a flat question: of a profile, or a placement problem with a `cost_model`.
+
+    `model` is the input, `setting` its devices, which a placement problem holds itself.
+    """
+
+    trainwright_version: str
+    model: Embedded
+    space: SpaceRecord
+    setting: SettingRecord | None = None
+    cost_model: str | None = None
+    time_limit_s: float | None = None
+    command_line: CommandLine | None = None
