@@ -5,18 +5,13 @@
 #include <limits>
 #include <numeric>
 
+#include "chain/freed.hpp"
 #include "common/zero.hpp"
 
 namespace trainwright {
 namespace {
 
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
-constexpr double kLeast = 1e-300;  // seconds, so that what frees bytes for nothing comes first
-
-struct Way {
-  double rate;  // bytes freed per second
-  double gain;
-};
 
 class Rank {
  public:
@@ -104,7 +99,7 @@ class Rank {
   double recompute_s(int64_t extra, double held_bytes) const {
     double worst_s = 0;
     std::vector<int64_t> blocks;
-    std::vector<Way> ways;
+    std::vector<FreeingWay> ways;
     for (int64_t i = first_; i < after_; ++i) {
       const auto counts = instant(x_.order.held, i), runs = instant(x_.order.running, i);
       double room = x_.usable_bytes - x_.gathered_bytes - held_bytes;
@@ -117,34 +112,12 @@ class Rank {
       }
       if (room < 0) return kInfinite;
       deal(extra, by_held_[i - first_], blocks);
-      worst_s = std::max(worst_s, freed_s(counts, blocks, room, ways));
+      worst_s = std::max(
+          worst_s, freed_s(counts, std::span<const int64_t>(blocks), x_.blocks.time_s,
+                           x_.blocks.kept_bytes, room, ways));
       if (!std::isfinite(worst_s)) return kInfinite;
     }
     return worst_s;
-  }
-
-  double freed_s(std::span<const double> counts, const std::vector<int64_t>& blocks, double room,
-                 std::vector<Way>& ways) const {
-    double over = -room;
-    for (int64_t c = 0; c < v_; ++c) over += counts[c] * blocks[c] * x_.blocks.kept_bytes[0];
-    if (over <= 0) return 0;
-    ways.clear();
-    for (int64_t c = 0; c < v_; ++c) {
-      for (size_t k = 1; k < x_.blocks.time_s.size(); ++k) {
-        const double gain =
-            counts[c] * blocks[c] * (x_.blocks.kept_bytes[k - 1] - x_.blocks.kept_bytes[k]);
-        const double cost_s = blocks[c] * (x_.blocks.time_s[k] - x_.blocks.time_s[k - 1]);
-        if (gain > 0) ways.push_back({gain / std::max(cost_s, kLeast), gain});
-      }
-    }
-    std::sort(ways.begin(), ways.end(), [](const Way& a, const Way& b) { return a.rate > b.rate; });
-    double spent_s = 0;
-    for (const Way& way : ways) {
-      spent_s += std::min(over, way.gain) / way.rate;
-      over -= way.gain;
-      if (over <= 0) return spent_s;
-    }
-    return kInfinite;
   }
 
   void sum_paths() {

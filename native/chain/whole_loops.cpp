@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "chain/freed.hpp"
 #include "chain/order_graph.hpp"
 
 namespace trainwright {
@@ -50,19 +51,22 @@ class Search {
         end_s_(graph_.steps.size()),
         stays_s_(graph_.steps.size()),
         leaves_s_(graph_.steps.size(), -kInfinite),
-        own_s_(static_cast<size_t>(2 * chunks_)) {
+        own_s_(static_cast<size_t>(2 * chunks_)),
+        recomputes_(static_cast<size_t>(ranks_), false) {
     for (size_t i = 1; i < graph_.steps.size(); ++i) {
       const OrderStep& step = graph_.steps[i];
       const auto place = static_cast<int32_t>(i);
       const int64_t stage = step.cost % stages_, rank = orders.rank_of_stage[stage];
       const int64_t chunk = stage / ranks_ + (step.cost >= stages_ ? chunks_ : 0);
-      actions_[rank].push_back({place, static_cast<int32_t>(chunk)});
+      actions_[rank].push_back({place, static_cast<int32_t>(chunk), 0, 0, false});
     }
+    for (std::vector<Own>& own : actions_) count_rounds(own);
   }
 
   LeastOfWhole run() {
     std::vector<std::vector<Left>> left(static_cast<size_t>(ranks_));
     if (!deal()) return {0, {}, seen_};
+    add_up_recomputation();
     add_up_ends();
     for (int64_t r = 0; r < ranks_; ++r)
       for (size_t way = 0; way < ways_[r].size() / static_cast<size_t>(chunks_); ++way)
@@ -76,7 +80,30 @@ class Search {
   struct Own {
     int32_t place;
     int32_t cost;  // chunk of a forward, or v + chunk
+    // Backwards of each chunk, at the least, of which a path up to here has passed all, from any
+    // start that is early: before the first backward; and of which one from here has all ahead.
+    double passed, ahead;
+    bool is_early;
   };
+
+  // A round is a backward of each chunk.
+  void count_rounds(std::vector<Own>& actions) const {
+    std::vector<double> passed(static_cast<size_t>(chunks_), 0.0), ahead = passed;
+    bool is_early = true;
+    for (Own& own : actions) {
+      own.is_early = is_early;
+      if (own.cost >= chunks_) {
+        is_early = false;
+        passed[static_cast<size_t>(own.cost - chunks_)] += 1;
+      }
+      own.passed = *std::ranges::min_element(passed);
+    }
+    for (size_t i = actions.size(); i-- > 0;) {
+      Own& own = actions[i];
+      if (own.cost >= chunks_) ahead[static_cast<size_t>(own.cost - chunks_)] += 1;
+      own.ahead = *std::ranges::min_element(ahead);
+    }
+  }
 
   const int8_t* blocks_of(int64_t rank, int32_t way) const {
     return &ways_[rank][static_cast<size_t>(way * chunks_)];
@@ -120,6 +147,54 @@ class Search {
     }
     dealt[chunk] = 0;
     return true;
+  }
+
+  // What each way makes its rank recompute in one round; ways that do not fit are left out.
+  void add_up_recomputation() {
+    way_recompute_s_.resize(static_cast<size_t>(ranks_));
+    std::vector<FreeingWay> scratch;
+    for (int64_t r = 0; r < ranks_; ++r) {
+      const size_t v = static_cast<size_t>(chunks_);
+      std::vector<int8_t> fitting;
+      std::vector<int64_t> blocks(v);
+      for (size_t way = 0; way < ways_[r].size() / v; ++way) {
+        const int8_t* dealt = blocks_of(r, static_cast<int32_t>(way));
+        double hidden_s = 0;
+        for (size_t c = 0; c < v; ++c) {
+          const size_t stage = c * static_cast<size_t>(ranks_) + static_cast<size_t>(r);
+          blocks[c] = x_.least[stage] + dealt[c];
+          if (!x_.exchanged_s.empty())
+            hidden_s += x_.exchanged_s[stage * static_cast<size_t>(width_) +
+                                       static_cast<size_t>(dealt[c])];
+        }
+        const double freed = recompute_s(r, blocks, scratch);
+        if (std::isinf(freed)) continue;
+        const double own_s =
+            std::max({0.0, freed * (1 - x_.under_backward), freed - hidden_s});
+        fitting.insert(fitting.end(), dealt, dealt + v);
+        way_recompute_s_[r].push_back(own_s);
+        if (own_s > 0) recomputes_[r] = true;
+      }
+      ways_[r] = std::move(fitting);
+    }
+  }
+
+  double recompute_s(int64_t rank, const std::vector<int64_t>& blocks,
+                     std::vector<FreeingWay>& scratch) const {
+    if (x_.instant_offset.empty()) return 0;
+    const double held = static_cast<double>(std::accumulate(blocks.begin(), blocks.end(),
+                                                            int64_t{0})) *
+                        x_.static_bytes;
+    const size_t v = static_cast<size_t>(chunks_);
+    double worst_s = 0;
+    for (int64_t i = x_.instant_offset[rank]; i < x_.instant_offset[rank + 1]; ++i) {
+      const double room = x_.room_bytes[i] - held;
+      if (room < 0) return kInfinite;
+      const auto counts = x_.held.subspan(static_cast<size_t>(i) * v, v);
+      worst_s = std::max(worst_s, freed_s(counts, std::span<const int64_t>(blocks),
+                                          x_.block_time_s, x_.block_bytes, room, scratch));
+    }
+    return worst_s;
   }
 
   // What follows the last action of each rank, by the way its blocks are dealt.
@@ -174,16 +249,21 @@ class Search {
     return longest_s;
   }
 
-  // Of up to so many ways of a rank, side by side, the longest path along the rank.
+  // Of up to so many ways of a rank, side by side, the longest path along the rank. What ways
+  // recompute counts where all rounds between both ends of a path are known.
+  template <bool kRecomputing>
   void go_along(int64_t rank, std::span<Left> ways) {
     Abreast end_s{}, longest_s{};
+    [[maybe_unused]] Abreast round_s{}, early_s{}, last_s{};
     for (size_t i = 0; i < kAbreast; ++i) {
-      const int8_t* blocks = blocks_of(rank, ways[std::min(i, ways.size() - 1)].way);
+      const int32_t way = ways[std::min(i, ways.size() - 1)].way;
+      const int8_t* blocks = blocks_of(rank, way);
       for (int64_t c = 0; c < chunks_; ++c) {
         const int64_t at = (c * ranks_ + rank) * width_ + blocks[c];
         own_s_[static_cast<size_t>(c)].two[i / 2][i % 2] = x_.forward_s[at];
         own_s_[static_cast<size_t>(chunks_ + c)].two[i / 2][i % 2] = x_.backward_s[at];
       }
+      if constexpr (kRecomputing) round_s.two[i / 2][i % 2] = way_recompute_s_[rank][way];
     }
     for (const Own& own : actions_[rank]) {
       const Two arrives_s = arrives_s_[own.place] - Two{};
@@ -192,14 +272,30 @@ class Search {
       for (size_t i = 0; i < kAbreast / 2; ++i) {
         const Two begins_s = end_s.two[i] < arrives_s ? arrives_s : end_s.two[i];
         end_s.two[i] = begins_s + own_s.two[i];
-        const Two path_s = end_s.two[i] + leaves_s;
+        Two path_s = end_s.two[i];
+        if constexpr (kRecomputing) {
+          Two& early = early_s.two[i];
+          if (own.is_early) early = early < arrives_s ? arrives_s : early;
+          early += own_s.two[i];
+          const Two all_s = early + own.passed * round_s.two[i];
+          path_s = path_s < all_s ? all_s : path_s;
+          const Two late_s = arrives_s + own.ahead * round_s.two[i];
+          Two& last = last_s.two[i];
+          last = (last < late_s ? late_s : last) + own_s.two[i];
+        }
+        path_s += leaves_s;
         longest_s.two[i] = longest_s.two[i] < path_s ? path_s : longest_s.two[i];
       }
     }
-    seen_ += static_cast<int64_t>(actions_[rank].size());
+    seen_ += static_cast<int64_t>((kRecomputing ? 2 : 1) * actions_[rank].size());
+    const double leaves_s = leaves_s_[graph_.last[rank]];
     for (size_t i = 0; i < ways.size(); ++i) {
-      const double after_s = way_after_s_[rank][ways[i].way];
-      ways[i].step_s = std::max(longest_s.two[i / 2][i % 2], end_s.two[i / 2][i % 2] + after_s);
+      double own_s = longest_s.two[i / 2][i % 2], end = end_s.two[i / 2][i % 2];
+      if constexpr (kRecomputing) {
+        end = std::max(end, last_s.two[i / 2][i % 2]);
+        own_s = std::max(own_s, end + leaves_s);
+      }
+      ways[i].step_s = std::max(own_s, end + way_after_s_[rank][ways[i].way]);
     }
   }
 
@@ -241,11 +337,14 @@ class Search {
           const int64_t sum = sum_of(r, each.way);
           return sum < at_least || sum > at_most;
         });
-        if (left[r].size() > 1) {
+        if (left[r].size() > 1 || recomputes_[r]) {
           const std::span<Left> ways(left[r]);
-          for (size_t i = 0; i < ways.size(); i += kAbreast)
-            go_along(r, ways.subspan(i, std::min(kAbreast, ways.size() - i)));
+          for (size_t i = 0; i < ways.size(); i += kAbreast) {
+            const std::span<Left> some = ways.subspan(i, std::min(kAbreast, ways.size() - i));
+            recomputes_[r] ? go_along<true>(r, some) : go_along<false>(r, some);
+          }
           std::erase_if(left[r], [&](const Left& each) { return each.step_s >= limit_s_; });
+          if (left[r].size() == 1) step_s = std::max(step_s, left[r].front().step_s);
         }
       }
     }
@@ -291,6 +390,8 @@ class Search {
   std::vector<double> arrives_s_, end_s_;   // by place: of its input, and its own
   std::vector<double> stays_s_, leaves_s_;  // longest paths after it on its rank, and elsewhere
   std::vector<Abreast> own_s_;              // [2v]
+  std::vector<bool> recomputes_;            // [p] whether some way does
+  std::vector<std::vector<double>> way_recompute_s_;  // of one round
   std::vector<int64_t> found_;
 };
 

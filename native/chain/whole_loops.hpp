@@ -10,6 +10,14 @@
 // along the rank's own actions, where heads and tails are longest paths to and from other ranks.
 // What is left raises the fewest blocks of its stages, and so on; then one rank after the other is
 // given one of its ways, that of fewest ways first (forward checking, on a depth-first tree).
+//
+// What a rank holds at its fullest instants follows from its way, too. Blocks run fastest, and what
+// that leaves of no room is freed by recomputing, at least R seconds for one backward of each chunk
+// (a fractional knapsack over chunks). A path along the rank that passes at least k backwards of
+// each chunk so takes k·R more, in any way to recompute:
+//
+//     any start to the last action;   any start before the first backward to any action
+//
 // The search is through when no way is left: then no split has a shorter step than what was found,
 // or than the limit.
 //
@@ -40,6 +48,17 @@ struct WholeLoop {
   std::span<const double> rank_after_s;   // [p] beside that
   std::span<const double> transfer_s;     // [S - 1]
   std::span<const int64_t> most_of_rank;  // [p] blocks
+  // Of K options of a block on the lower hull of bytes and seconds, fastest first. Of every instant
+  // of rank r, rows instant_offset[r] .. instant_offset[r + 1]: microbatches that its chunks keep
+  // [N, v], and bytes that are left for blocks [N]. None of these where all have room.
+  double static_bytes = 0;                  // of one block
+  double under_backward = 0;                // the share of recomputation that exchanges hide under
+  std::span<const double> block_time_s;     // [K]
+  std::span<const double> block_bytes;      // [K]
+  std::span<const int64_t> instant_offset;  // [p + 1]
+  std::span<const double> held;             // [N, v]
+  std::span<const double> room_bytes;       // [N]
+  std::span<const double> exchanged_s;      // [S, W] of a backward, in `backward_s`
 };
 
 // No split has a shorter step than `step_s`: the least that was found, else the limit; 0 where

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from itertools import product
+from itertools import chain, product
+from itertools import combinations_with_replacement as choices
 from types import SimpleNamespace
 
 import numpy as np
@@ -163,6 +164,57 @@ def test_whole_blocks_say_more_than_parts_where_stages_have_few():
     hurried = replace(question, effort=0.01)
     assert not least_of_whole(Loop.of(question), limit_s=step.step_time_s, effort=0.01).step_s
     assert 0.95 * step.step_time_s < bound_whole_loops(hurried, limit_s=step.step_time_s).bound_s
+
+
+def least_of_all_s(asked, family, blocks, size):
+    """Of all ways to cut the blocks and to run each, simulated; infinite where none fits."""
+    layers, costs = asked.profile.structure.layers, asked.profile.costs
+    classes = [layer.layer_class for layer in layers]
+    main = max(set(classes), key=classes.count)
+    own = [at for at, each in enumerate(classes) if each == main]
+    rows = [min(costs.rows_of(each), key=lambda row: costs.duration_s[row]) for each in classes]
+    least_s = math.inf
+    for lengths in every_lengths([0, *[1] * (size - 2), 0], [blocks] * size, blocks):
+        cuts = (0, *(1 + np.cumsum(lengths)[:-1]).tolist(), len(layers))
+        ways = [list(choices(costs.rows_of(main), int(count))) for count in lengths]
+        for chosen in product(*ways):
+            for at, row in zip(own, chain.from_iterable(chosen), strict=True):
+                rows[at] = row
+            step, fits = step_of(asked, family, cuts, rows)
+            least_s = min(least_s, step.step_time_s if fits else math.inf)
+    return least_s
+
+
+@pytest.mark.parametrize("zero_stage", [0, 2])
+@pytest.mark.parametrize(
+    ("family", "microbatches"), [("interleaved", 4), ("depth-first", 5), ("breadth-first", 2)]
+)
+def test_of_whole_blocks_what_ranks_recompute_counts_and_no_plan_is_shorter(
+    family, microbatches, zero_stage
+):
+    def of(memory_gib):
+        return case(
+            blocks=4,
+            pipeline=2,
+            virtual_stages=2,
+            data=1 + zero_stage // 2,
+            num_microbatches=microbatches,
+            memory_gib=memory_gib,
+            zero_stage=zero_stage,
+        )
+
+    def bound_s(asked, limit_s=math.inf):
+        return bound_whole_loops(asked.question(family), limit_s=limit_s).bound_s
+
+    roomy_s, raised_s = bound_s(of(4000)), 0.0
+    first = next(gib for gib in range(4, 40) if math.isfinite(bound_s(of(gib))))
+    for memory_gib in (first, first + 1.5):
+        asked = of(memory_gib)
+        least_s = least_of_all_s(asked, family, 4, 4)
+        for limit_s in (math.inf, 1.02 * least_s, 0.99 * least_s):
+            assert bound_s(asked, limit_s) <= least_s * (1 + 1e-9)
+        raised_s = max(raised_s, min(bound_s(asked), least_s))
+    assert raised_s > 1.01 * roomy_s
 
 
 def test_orders_with_too_many_rows_are_bounded_as_if_all_blocks_ran_fastest():

@@ -563,6 +563,14 @@ class WholeLoop:
         rank_after_s: NDArray[np.float64],
         transfer_s: NDArray[np.float64],
         most_of_rank: NDArray[np.int64],
+        static_bytes: float,
+        under_backward: float,
+        block_time_s: NDArray[np.float64],
+        block_bytes: NDArray[np.float64],
+        instant_offset: NDArray[np.int64],
+        held: NDArray[np.float64],
+        room_bytes: NDArray[np.float64],
+        exchanged_s: NDArray[np.float64],
     ) -> None: ...
     def replace(
         self,
@@ -577,6 +585,14 @@ class WholeLoop:
         rank_after_s: NDArray[np.float64] = ...,
         transfer_s: NDArray[np.float64] = ...,
         most_of_rank: NDArray[np.int64] = ...,
+        static_bytes: float = ...,
+        under_backward: float = ...,
+        block_time_s: NDArray[np.float64] = ...,
+        block_bytes: NDArray[np.float64] = ...,
+        instant_offset: NDArray[np.int64] = ...,
+        held: NDArray[np.float64] = ...,
+        room_bytes: NDArray[np.float64] = ...,
+        exchanged_s: NDArray[np.float64] = ...,
     ) -> WholeLoop: ...
     @property
     def num_blocks(self) -> int: ...
@@ -598,6 +614,22 @@ class WholeLoop:
     def transfer_s(self) -> NDArray[np.float64]: ...
     @property
     def most_of_rank(self) -> NDArray[np.int64]: ...
+    @property
+    def static_bytes(self) -> float: ...
+    @property
+    def under_backward(self) -> float: ...
+    @property
+    def block_time_s(self) -> NDArray[np.float64]: ...
+    @property
+    def block_bytes(self) -> NDArray[np.float64]: ...
+    @property
+    def instant_offset(self) -> NDArray[np.int64]: ...
+    @property
+    def held(self) -> NDArray[np.float64]: ...
+    @property
+    def room_bytes(self) -> NDArray[np.float64]: ...
+    @property
+    def exchanged_s(self) -> NDArray[np.float64]: ...
 
 class LeastOfWhole:
     @property

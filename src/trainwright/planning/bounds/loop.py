@@ -442,6 +442,36 @@ class LoopChain:
         of_rank: list[int] = self.least.reshape(-1, self.num_ranks).sum(axis=0).tolist()
         return of_rank
 
+    def room_bytes(self, instants: list[Floats], running: list[Floats]) -> list[Floats]:
+        """What is left for blocks at every instant of each rank, [N] each: `instants` [N, v] count
+        what is held, `running` what runs.
+        """
+        p, last, found = self.num_ranks, len(self.least) - 1, []
+        for rank, (counts, runs) in enumerate(zip(instants, running, strict=True)):
+            left = np.full(len(counts), self.usable_bytes * (1 + LOOP_HAIR) - self.beside_bytes)
+            for end, stage in ((0, 0), (1, last)):
+                if stage % p == rank:
+                    left -= self.edges.static_bytes[end]
+                    left -= counts[:, stage // p] * self.edges.kept_bytes[end]
+            busy = ((runs > 0) & (self.least[rank::p] > 0)).any(axis=1)
+            found.append(left - busy * self.blocks.transient_bytes)
+        return found
+
+    def shares_held(
+        self, instants: list[Floats], running: list[Floats]
+    ) -> tuple[Floats, Floats]:
+        """Of all these what a block of each stage takes, by its ways [I, S·K], and what there is.
+
+        Both are shares of a device.
+        """
+        blocks, p, held = self.blocks, self.num_ranks, []
+        for rank, counts in enumerate(instants):
+            taken = np.zeros((len(counts), len(self.least), len(blocks.time_s)))
+            taken[:, rank::p] = counts[:, :, np.newaxis] * blocks.kept_bytes + blocks.static_bytes
+            held.append(taken.reshape(len(counts), -1))
+        room = np.concatenate(self.room_bytes(instants, running))
+        return np.concatenate(held) / self.usable_bytes, room / self.usable_bytes
+
 
 def least_step_s(
     chain: LoopChain,

@@ -252,8 +252,9 @@ class PathsProgram(NamedTuple):
 def least_of_whole(loop: Loop, *, limit_s: float, effort: float = 1.0) -> PathsStep:
     """No split of any lengths has a shorter pipeline; none is looked for beyond the limit.
 
-    Stages hold whole blocks, which run fastest: what they recompute is left out. The bound is 0
-    where the ways to deal them are too many.
+    Stages hold whole blocks. What these recompute so that a rank fits counts in paths along that
+    rank alone: in those of others its blocks run fastest. The bound is 0 where the ways to deal
+    them are too many.
     """
     first = loop.most_of_ranks(limit_s)
     if first is None:
@@ -268,7 +269,9 @@ def least_of_whole(loop: Loop, *, limit_s: float, effort: float = 1.0) -> PathsS
     blocks = chain.blocks
     forward_s = counts * blocks.forward_s
     backward_s = counts * (float(blocks.time_s[0]) - blocks.forward_s)
+    exchanged_s = np.zeros_like(backward_s)
     for stage, added in enumerate(loop.added_s(least, extra.tolist())):
+        exchanged_s[stage, : len(added[1])] = added[1][: width + 1]
         for times_s, own in zip((forward_s, backward_s), added[:2], strict=True):
             times_s[stage, : len(own)] += own[: width + 1]
             times_s[stage, len(own) :] = math.inf
@@ -276,6 +279,7 @@ def least_of_whole(loop: Loop, *, limit_s: float, effort: float = 1.0) -> PathsS
         least, extra.tolist(), width + 1
     )
     rank_after_s = _add_ends(loop, chain, forward_s, backward_s)
+    instants = loop.memory.held
     whole = _core.WholeLoop(
         num_blocks=blocks.count,
         limit_s=limit_s,
@@ -287,6 +291,14 @@ def least_of_whole(loop: Loop, *, limit_s: float, effort: float = 1.0) -> PathsS
         rank_after_s=rank_after_s,
         transfer_s=chain.transfer_s,
         most_of_rank=most,
+        static_bytes=blocks.static_bytes,
+        under_backward=chain.under_backward,
+        block_time_s=blocks.time_s,
+        block_bytes=blocks.kept_bytes,
+        instant_offset=np.cumsum([0, *map(len, instants)]),
+        held=np.concatenate(instants),
+        room_bytes=np.concatenate(chain.room_bytes(instants, loop.memory.running)),
+        exchanged_s=exchanged_s,
     )
     found = _core.least_of_whole(whole, native_orders(orders_of(shape)))
     return PathsStep(found.step_s, found.blocks.astype(np.float64) if len(found.blocks) else None)
@@ -336,7 +348,7 @@ def program_of(loop: Loop, *, limit_s: float, in_room: bool = True) -> PathsProg
         return None
     held, room = np.zeros((0, size)), np.zeros(0)
     if in_room:
-        held, room = _rooms(chain, loop.memory.held, loop.memory.running)
+        held, room = chain.shares_held(loop.memory.held, loop.memory.running)
     splits = _core.OrderSplits(
         num_ways=ways,
         num_blocks=blocks.count,
@@ -354,33 +366,6 @@ def program_of(loop: Loop, *, limit_s: float, in_room: bool = True) -> PathsProg
         room=room,
     )
     return PathsProgram(splits, native_orders(orders_of(shape)), held, room, p, blocks.count)
-
-
-def _rooms(
-    chain: LoopChain, instants: list[Floats], running: list[Floats]
-) -> tuple[Floats, Floats]:
-    """Of every instant of every rank what a block takes [I, S·K], and what there is [I].
-
-    Both are shares of a device.
-    """
-    blocks, p, size = chain.blocks, chain.num_ranks, len(chain.least)
-    held, room = [], []
-    for rank, (counts, runs) in enumerate(zip(instants, running, strict=True)):
-        own = np.arange(rank, size, p)
-        for count, run in zip(counts, runs, strict=True):
-            taken = np.zeros((size, len(blocks.time_s)))
-            taken[own] = count[:, np.newaxis] * blocks.kept_bytes + blocks.static_bytes
-            left = chain.usable_bytes - chain.beside_bytes
-            for end, stage in ((0, 0), (1, size - 1)):
-                if stage % p == rank:
-                    left -= chain.edges.static_bytes[end]
-                    left -= count[stage // p] * chain.edges.kept_bytes[end]
-            if ((run > 0) & (chain.least[own] > 0)).any():
-                left -= blocks.transient_bytes
-            held.append(taken.reshape(-1))
-            room.append(left)
-    usable = chain.usable_bytes
-    return np.array(held) / usable, np.array(room) / usable + LOOP_HAIR
 
 
 # A good split over v chunks per rank in a loop, with a bound on all of them
