@@ -193,6 +193,8 @@ class Improver {
   void time_current() {
     sequence_.clear();
     simulation_ = simulate(view(), costs_, &sequence_);
+    const std::vector<double>& starts_s = simulation_.start_s;
+    if (!starts_s.empty()) first_start_s_ = *std::min_element(starts_s.begin(), starts_s.end());
     deadline_s_.clear();
     budget_ -= static_cast<int64_t>(current_.size());
   }
@@ -202,7 +204,7 @@ class Improver {
   // When rank r counts from: its own first start for span, the first of all for makespan.
   double origin_s(int64_t r) const {
     if (objective_ == Objective::span) return simulation_.start_s[orders_.rank_offsets[r]];
-    return *std::min_element(simulation_.start_s.begin(), simulation_.start_s.end());
+    return first_start_s_;
   }
 
   double value_s() const {
@@ -364,8 +366,8 @@ class Improver {
     time_current();
     best_.rank_offsets.assign(orders_.rank_offsets.begin(), orders_.rank_offsets.end());
     best_.complete = simulation_.complete;
-    best_.makespan_s = *std::max_element(simulation_.end_s.begin(), simulation_.end_s.end()) -
-                       *std::min_element(simulation_.start_s.begin(), simulation_.start_s.end());
+    best_.makespan_s =
+        *std::max_element(simulation_.end_s.begin(), simulation_.end_s.end()) - first_start_s_;
     for (int64_t r = 0; r < orders_.num_ranks(); ++r)
       if (!is_empty(r))
         best_.span_s = std::max(best_.span_s, simulation_.end_s[orders_.rank_offsets[r + 1] - 1] -
@@ -382,7 +384,8 @@ class Improver {
   const Transfers transfers_;
   Word current_;
   Simulation simulation_;
-  std::vector<int64_t> sequence_;   // of the simulation
+  double first_start_s_ = 0.0;      // of the simulation
+  std::vector<int64_t> sequence_;   // of it, too
   std::vector<double> deadline_s_;  // that the latest starts are for; empty: not those of now
   LatestHandovers latest_;
   double best_value_s_ = kNever;
