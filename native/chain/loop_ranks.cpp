@@ -112,9 +112,8 @@ class Rank {
       }
       if (room < 0) return kInfinite;
       deal(extra, by_held_[i - first_], blocks);
-      worst_s = std::max(
-          worst_s, freed_s(counts, std::span<const int64_t>(blocks), x_.blocks.time_s,
-                           x_.blocks.kept_bytes, room, ways));
+      worst_s = std::max(worst_s, freed_s(counts, std::span<const int64_t>(blocks),
+                                          x_.blocks.time_s, x_.blocks.kept_bytes, room, ways));
       if (!std::isfinite(worst_s)) return kInfinite;
     }
     return worst_s;

@@ -164,13 +164,12 @@ class Search {
           const size_t stage = c * static_cast<size_t>(ranks_) + static_cast<size_t>(r);
           blocks[c] = x_.least[stage] + dealt[c];
           if (!x_.exchanged_s.empty())
-            hidden_s += x_.exchanged_s[stage * static_cast<size_t>(width_) +
-                                       static_cast<size_t>(dealt[c])];
+            hidden_s +=
+                x_.exchanged_s[stage * static_cast<size_t>(width_) + static_cast<size_t>(dealt[c])];
         }
         const double freed = recompute_s(r, blocks, scratch);
         if (std::isinf(freed)) continue;
-        const double own_s =
-            std::max({0.0, freed * (1 - x_.under_backward), freed - hidden_s});
+        const double own_s = std::max({0.0, freed * (1 - x_.under_backward), freed - hidden_s});
         fitting.insert(fitting.end(), dealt, dealt + v);
         way_recompute_s_[r].push_back(own_s);
         if (own_s > 0) recomputes_[r] = true;
@@ -182,17 +181,17 @@ class Search {
   double recompute_s(int64_t rank, const std::vector<int64_t>& blocks,
                      std::vector<FreeingWay>& scratch) const {
     if (x_.instant_offset.empty()) return 0;
-    const double held = static_cast<double>(std::accumulate(blocks.begin(), blocks.end(),
-                                                            int64_t{0})) *
-                        x_.static_bytes;
+    const double held =
+        static_cast<double>(std::accumulate(blocks.begin(), blocks.end(), int64_t{0})) *
+        x_.static_bytes;
     const size_t v = static_cast<size_t>(chunks_);
     double worst_s = 0;
     for (int64_t i = x_.instant_offset[rank]; i < x_.instant_offset[rank + 1]; ++i) {
       const double room = x_.room_bytes[i] - held;
       if (room < 0) return kInfinite;
       const auto counts = x_.held.subspan(static_cast<size_t>(i) * v, v);
-      worst_s = std::max(worst_s, freed_s(counts, std::span<const int64_t>(blocks),
-                                          x_.block_time_s, x_.block_bytes, room, scratch));
+      worst_s = std::max(worst_s, freed_s(counts, std::span<const int64_t>(blocks), x_.block_time_s,
+                                          x_.block_bytes, room, scratch));
     }
     return worst_s;
   }

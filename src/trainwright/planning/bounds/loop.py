@@ -457,9 +457,7 @@ class LoopChain:
             found.append(left - busy * self.blocks.transient_bytes)
         return found
 
-    def shares_held(
-        self, instants: list[Floats], running: list[Floats]
-    ) -> tuple[Floats, Floats]:
+    def shares_held(self, instants: list[Floats], running: list[Floats]) -> tuple[Floats, Floats]:
         """Of all these what a block of each stage takes, by its ways [I, S·K], and what there is.
 
         Both are shares of a device.
