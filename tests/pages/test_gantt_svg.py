@@ -1,3 +1,4 @@
+import re
 from xml.etree import ElementTree
 
 import pytest
@@ -110,6 +111,20 @@ def test_the_picture_is_named_and_described():
 def test_the_same_timeline_gives_the_same_bytes():
     drawn = pictures.timeline()
     assert gantt_svg(drawn) == gantt_svg(drawn)
+
+
+@pytest.mark.parametrize("microbatches", [16, 64, 300])
+def test_what_shows_no_numbers_fits_a_window_and_still_shows_its_bars(microbatches):
+    request = FamilyRequest(num_ranks=8, num_microbatches=microbatches)
+    schedule = generate("1f1b", request)
+    drawn = simulate(schedule, ScheduleCosts.of(schedule.placement))
+    text = gantt_svg(drawn)
+    root = ElementTree.fromstring(text)
+    narrowest = min(float(bar.get("width")) for bar in bars_of(root, 0))
+    gap = float(re.findall(r"\.bar { stroke-width: ([\d.]+) }", text)[-1])
+    assert gap <= narrowest / 3
+    if len(elements(root, "text", "on")) < len(bars_of(root, 0)):
+        assert float(root.get("width")) <= 1200
 
 
 def test_more_bars_than_a_viewer_shows_are_refused():

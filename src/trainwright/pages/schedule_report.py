@@ -113,9 +113,11 @@ def number(value: float) -> str:
     return f"{value + 0.0:.2f}".rstrip("0").rstrip(".")
 
 
-def style(panel: GanttPanel) -> Iterator[str]:
-    """The style element and one pattern per kind and chunk."""
+def style(panel: GanttPanel, *, short: float) -> Iterator[str]:
+    """The style element and one pattern per kind and chunk; a short bar has `short` pixels."""
     yield f"<style>\n{_SHAPES}"
+    if 0 < short < 6 * _GAP:  # else gaps alone would be seen
+        yield f".bar {{ stroke-width: {number(short / 6)} }}"
     yield from _colors(panel, LIGHT)
     for name in _bar_names(panel):
         yield f".{name} {{ fill: url(#{name}) }}"
@@ -194,7 +196,9 @@ _ROW, _ROW_GAP = 26.0, 5.0
 _MEMORY_ROW, _MEMORY_GAP = 36.0, 10.0
 _AXIS = 46.0
 _MIN_WIDTH, _MAX_WIDTH = 640.0, 2400.0
+_WINDOW = 1180.0  # as wide as a page of ours
 _DIGIT, _LABEL_MARGIN = 6.3, 5.0
+_GAP = 0.7  # between bars, as the style says
 _INSET = 0.75  # keeps an outline off its neighbours
 
 
@@ -263,15 +267,21 @@ class _Drawing:
         return _LEFT + self.width + _RIGHT
 
 
+def _short_s(panel: GanttPanel) -> float:
+    """What all but the shortest bars last."""
+    return float(np.quantile(panel.end_s - panel.start_s, 0.1))
+
+
 def _width_for_numbers(panel: GanttPanel) -> float:
-    """Wide enough for the numbers on all but the shortest bars, within limits."""
-    lengths_s = panel.end_s - panel.start_s
-    short_s = float(np.quantile(lengths_s, 0.1))
+    """Wide enough for the numbers on all but the shortest bars; else the whole in a window."""
+    short_s = _short_s(panel)
     if short_s <= 0:
         return _MIN_WIDTH
     digits = len(str(panel.timeline.schedule.num_microbatches - 1))
     wanted = panel.timeline.makespan_s / short_s * (digits * _DIGIT + 2 * _LABEL_MARGIN)
-    return min(max(math.ceil(wanted), _MIN_WIDTH), _MAX_WIDTH)
+    if wanted > _MAX_WIDTH:
+        return _WINDOW - _LEFT - _RIGHT
+    return max(math.ceil(wanted), _MIN_WIDTH)
 
 
 def _document(drawing: _Drawing) -> Iterator[str]:
@@ -284,7 +294,7 @@ def _document(drawing: _Drawing) -> Iterator[str]:
     )
     yield f'<title id="title">{escape(panel.title)}</title>'
     yield f'<desc id="description">{escape(_description(panel, summary))}</desc>'
-    yield from style(panel)
+    yield from style(panel, short=drawing.x(_short_s(panel)))
     yield f'<rect class="page" width="{number(width)}" height="{number(height)}"/>'
     yield f'<text class="heading" x="16" y="28">{escape(panel.title)}</text>'
     yield f'<text class="faint" x="16" y="47">{escape(summary)}</text>'
