@@ -22,7 +22,7 @@ from trainwright.options.run import as_trained
 from trainwright.options.table import read, verb
 from trainwright.plans.capability import capability_of, known_target
 from trainwright.plans.capability_table import Feature
-from trainwright.plans.configuration import USUAL_FIT_PROBABILITY
+from trainwright.plans.configuration import SURE_FIT_PROBABILITY
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,8 +48,8 @@ def fit(model: str | Path, *, gpu: str, **options: Any) -> Report[FitResult]:
 
     The devices are a number and the name of an accelerator of the catalog, without which it is one;
     case, dashes and what follows the name do not matter. Times are those expected under `software`;
-    memory is judged by its account, and fits with `probability`. Raises `InvalidInput` for a device
-    that is not known.
+    memory is judged by its account, and fits with `probability`, 0.9 unless told: the longest
+    sequence that fits is one that just fits. Raises `InvalidInput` for a device that is not known.
 
         fit("llama3-8b", gpu="2xRTX4090").document.rows
     """
@@ -95,7 +95,7 @@ def _predicts_further(software: str) -> bool:
 
 def _probability(given: float | None) -> float:
     if given is None:
-        return USUAL_FIT_PROBABILITY
+        return SURE_FIT_PROBABILITY
     if not 0 < given < 1:
         raise InvalidInput.of("probability", f"must be above 0 and below 1, got {given!r}")
     return float(given)

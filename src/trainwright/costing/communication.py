@@ -229,8 +229,10 @@ def operator_time_s(
         if dtype in _NARROW:
             share *= accelerator.efficiency.fp8_ratio
         compute_s = work.flops / (accelerator.peak(dtype) * share)
-    memory_s = memory_time_s(work.bytes, accelerator) / operator.bandwidth_share
-    return accelerator.launch_overhead_s + max(compute_s, memory_s)
+    before = 0.0 if phase is Phase.WEIGHT_GRAD else operator.expanded_bytes
+    memory_s = memory_time_s(work.bytes - before, accelerator) / operator.bandwidth_share
+    product_s = accelerator.launch_overhead_s + max(compute_s, memory_s)
+    return product_s + (memory_time_s(before, accelerator) if before else 0.0)
 
 
 def memory_time_s(traffic_bytes: float, accelerator: Accelerator) -> float:

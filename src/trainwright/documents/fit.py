@@ -40,7 +40,12 @@ from trainwright.options.table import keywords_of
 from trainwright.plans import Parallelism
 from trainwright.plans.capability import capability_of, known_target
 from trainwright.plans.capability_table import Feature, own_choices
-from trainwright.plans.configuration import Configuration, broken_rules, overheads_at
+from trainwright.plans.configuration import (
+    SURE_FIT_PROBABILITY,
+    Configuration,
+    broken_rules,
+    overheads_at,
+)
 from trainwright.plans.plan import FORMAT_VERSION, CommandLine, Embedded
 from trainwright.profile import Recompute
 from trainwright.profile.measured_model import MeasuredModel
@@ -80,7 +85,6 @@ _WORDS: Final = {
     Figure.RESERVED: "reserved: the allocator",
     Figure.DEVICE: "device: with context and communicators",
 }
-_DOUBTFUL: Final = 0.9  # below, a run that fits by its margins is worth a warning
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,13 +277,13 @@ def account_words(account: str | None) -> str:
 def doubt(document: ShowsMemory) -> str | None:
     """A warning where a plan that keeps its margins may fail all the same."""
     probability = document.fit_probability
-    if probability is None or probability >= _DOUBTFUL:
+    if probability is None or probability >= SURE_FIT_PROBABILITY:
         return None
     shown = format_bytes(document.device_bytes or 0.0)
     account = account_words(document.memory_account)
     return (
         f"memory: {account} a device shows {shown}; it {fit_line(document)}; "
-        "--fit-probability 0.9 asks for a surer one"
+        f"--fit-probability {SURE_FIT_PROBABILITY} asks for a surer one"
     )
 
 
@@ -299,7 +303,8 @@ class TrainingWay:
     `zero_stage` and `recompute` are the fastest settings that fit at the sequence asked for, or the
     leanest where none does; figures and step are theirs. `longest_sequence` of one sequence a
     microbatch and `largest_microbatch` of the sequence asked for are under `lean_zero_stage` and
-    full recomputation; 0 where nothing fits. `options` are those of `estimate` for the row.
+    full recomputation, whose device figure at the sequence asked for is `lean_device_bytes`; 0
+    where nothing fits. `options` are those of `estimate` for the row.
     `fullest_phase` is the part of the job that the figures are of, `first_host_bytes` what rank 0
     gathers on its host for a checkpoint, `host_bytes` what each device keeps on its host.
     """
@@ -321,6 +326,7 @@ class TrainingWay:
     largest_microbatch: int
     lean_zero_stage: int
     options: str
+    lean_device_bytes: float = 0.0
     fullest_phase: str = field(default=STEP, metadata={RARE: True})
     first_host_bytes: float = field(default=0.0, metadata={RARE: True})
     host_bytes: float = field(default=0.0, metadata={RARE: True})
@@ -557,6 +563,7 @@ def _row(name: str, way: _Way, options: Mapping[str, Any]) -> TrainingWay:
     )
     chosen = next((run for run in ladder if way.fits(run)), lean)
     step, found = way.priced(chosen)
+    _, leanest = way.priced(lean)
     stage = lean.parallelism.zero_stage
     probability = way.chance(found)
     of_images = way.model.images * sum(tower.tokens for tower in way.model.towers)
@@ -597,6 +604,7 @@ def _row(name: str, way: _Way, options: Mapping[str, Any]) -> TrainingWay:
         largest_microbatch=most,
         lean_zero_stage=stage,
         options=" ".join(said),
+        lean_device_bytes=leanest.device.typical_bytes,
         fullest_phase=max(phases, key=lambda each: each.device_bytes).phase if phases else STEP,
         first_host_bytes=max((each.host_bytes for each in phases), default=0.0),
         host_bytes=way.on_hosts(chosen, step),
@@ -649,6 +657,7 @@ def fit_table(document: FitResult) -> Table:
             column("ZeRO", "zero_stage", on="terminal"),
             words("recompute", on="terminal"),
             column("memory", "device_bytes"),
+            column("least memory", "lean_device_bytes", "least"),
             column("from", "device_low_bytes", on="page"),
             column("to, 90%", "device_high_bytes", on="page"),
             words("fullest in", "fullest_phase", on="page"),
@@ -668,6 +677,7 @@ def fit_table(document: FitResult) -> Table:
                 row.zero_stage,
                 str(row.recompute),
                 size(row.device_bytes),
+                size(row.lean_device_bytes),
                 size(row.device_low_bytes),
                 size(row.device_high_bytes),
                 row.fullest_phase,
@@ -699,6 +709,7 @@ def fit_basis(document: FitResult) -> str:
     """What the table rests on."""
     return (
         f"fits: the device stays within its memory with probability "
-        f"{document.request.probability:.0%}, {account_words(document.memory_account)}; longest "
-        "sequence and most sequences a microbatch: recomputed in full, at the leanest ZeRO stage"
+        f"{document.request.probability:.0%}, {account_words(document.memory_account)}; memory and "
+        "tokens/s: as each row recomputes, the fastest that fits; least memory, longest sequence "
+        "and most sequences a microbatch: recomputed in full, at the leanest ZeRO stage"
     )

@@ -185,7 +185,8 @@ class Operator:
     `dtype` is the number format its matrix units run in, that of activations where absent. `matrix`
     is the shape of a product with weights, None for every other operator. Its kernels keep memory
     busy for `bandwidth_share` of the time that elementwise ones do. `head_size` is that of fused
-    attention, the mean of those of queries and values.
+    attention, the mean of those of queries and values. Of the bytes that forward moves, and the
+    input gradient, `expanded_bytes` are those of a kernel that runs before the product.
     """
 
     name: str
@@ -201,6 +202,7 @@ class Operator:
     dtype: str | None = None
     bandwidth_share: float = 1.0
     head_size: float | None = None
+    expanded_bytes: float = 0.0
 
     @property
     def model_step_flops(self) -> float:

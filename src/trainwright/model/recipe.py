@@ -488,7 +488,11 @@ def _quantized(operator: Operator, bits: int | None) -> Operator:
 
 
 def expanding(operator: Operator) -> Operator:
-    """The operator with the traffic of expanding those of its weights that are kept in few bits."""
+    """The operator with the traffic of expanding those of its weights that are kept in few bits.
+
+    A kernel of its own does that before the product (bitsandbytes, `MatMul4Bit`: `dequantize_4bit`,
+    then `linear`, in both passes), so that no compute of the product hides it.
+    """
     kept = [p for p in operator.parameters if p.kept_bytes is not None]
     if not kept:
         return operator
@@ -500,6 +504,7 @@ def expanding(operator: Operator) -> Operator:
         operator,
         forward=work_of_both(operator.forward, expanded),
         input_grad=work_of_both(operator.input_grad, expanded),
+        expanded_bytes=expanded.bytes,
     )
 
 

@@ -430,7 +430,7 @@ ROWS += section(
         at="fit.lora_rank",
         also="tuning.low_rank.rank",
     ),
-    row("probability", SHARE, "With which a run must fit; 0.5 if absent.", at="fit.probability"),
+    row("probability", SHARE, "With which a run must fit; 0.9 if absent.", at="fit.probability"),
 )
 ROWS += section(
     "",

@@ -122,6 +122,7 @@ DEFAULT_OVERHEADS: Final = MemoryOverheads()
 # all have a probability of 0.5, 95% one of 0.6 and 90% one of 0.7. Layouts that are known to have
 # run out of memory have 0.00 to 0.32, but for one (tests/step/test_figures.py).
 USUAL_FIT_PROBABILITY: Final = 0.5
+SURE_FIT_PROBABILITY: Final = 0.9  # below, a run that is called fitting is worth a warning
 
 
 def overheads_at(fit_probability: float) -> MemoryOverheads:
