@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from trainwright.errors import InvalidInput
@@ -534,3 +536,83 @@ srun ${RESUME} -l torchrun --nproc_per_node=8 --nnodes=2 f.py --model_name_or_pa
 """
     run = read(None, text, Beside(name="run.sbatch"))
     assert (run.num_devices, run.micro_batch) == (16, 4)
+
+
+OF_ALL = """\
+#!/bin/bash
+python3 -m verl.trainer.main_ppo data.train_batch_size={prompts} data.max_prompt_length=512 \\
+ data.max_response_length=512 actor_rollout_ref.model.path=Qwen/Qwen2.5-0.5B \\
+ actor_rollout_ref.actor.ppo_mini_batch_size=256 {more} \\
+ trainer.nnodes=1 trainer.n_gpus_per_node=8
+"""
+
+
+@pytest.mark.parametrize(("ranks", "microbatch"), [(1, 4), (2, 8)])
+def test_a_microbatch_of_all_ranks_is_cut_into_that_of_each(ranks: int, microbatch: int) -> None:
+    more = "actor_rollout_ref.actor.ppo_micro_batch_size=32 "
+    more += f"actor_rollout_ref.actor.ulysses_sequence_parallel_size={ranks}"
+    run = read("verl", OF_ALL.format(prompts=1024, more=more))
+    assert (run.micro_batch, run.global_batch, run.recompute) == (microbatch, 256, "none")
+    assert f"ppo_micro_batch_size 32: {microbatch} of it for each" in said(run)
+    own = read("verl", OF_ALL.format(prompts=1024, more=more.replace("size=32", "size_per_gpu=4")))
+    assert (own.micro_batch, own.recompute) == (4, "full")
+    assert "enable_gradient_checkpointing: priced as true" in said(own)
+
+
+@pytest.mark.parametrize(("tokens", "microbatch"), [("12000", 8), ("2100", 2), ("500", 1)])
+def test_a_microbatch_of_tokens_divides_what_a_replica_trains(tokens: str, microbatch: int) -> None:
+    more = "actor_rollout_ref.actor.use_dynamic_bsz=True "
+    more += f"actor_rollout_ref.actor.ppo_max_token_len_per_gpu={tokens}"
+    run = read("verl", OF_ALL.format(prompts=1024, more=more))
+    assert run.micro_batch == microbatch  # of 32 sequences for each of 8
+
+
+def test_an_update_has_no_more_answers_than_an_iteration_makes() -> None:
+    more = "actor_rollout_ref.rollout.n=16 actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1"
+    run = read("verl", OF_ALL.format(prompts=128, more=more))
+    assert run.global_batch == 128 * 16
+    assert "the 128 prompts of an iteration" in said(run)
+
+
+def test_a_script_that_trains_twice_says_which_is_priced() -> None:
+    line = "torchrun --nproc_per_node 8 t.py --model_name_or_path gpt2"
+    first, second = (f"{line} --per_device_train_batch_size {size}" for size in (4, 8))
+    run = read(None, f"#!/bin/bash\n{first}\n{second} --bf16\n")
+    assert run.micro_batch == 8
+    assert "line 3 alone is priced: line 2 trains by itself" in said(run)
+    again = read(None, f"#!/bin/bash\n{first}\n{first}\n")
+    assert "trains by itself" not in said(again)
+
+
+@pytest.mark.parametrize(
+    ("words", "frozen"),
+    [
+        ("--tune_vision_tower True --tune_mm_projector True", ("embedding",)),
+        ("--tune_language_model True --tune_mm_projector True", ("patch_embedding",)),
+        ("--tune_language_model True --tune_vision_tower True", ("projector",)),
+    ],
+)
+def test_parts_that_vila_does_not_name_do_not_train(words: str, frozen: tuple[str, ...]) -> None:
+    line = "torchrun --nproc_per_node 8 t.py --model_name_or_path x --vision_tower siglip"
+    run = read(None, f"#!/bin/bash\n{line} --per_device_train_batch_size 1 {words}\n")
+    assert run.freeze is not None and run.freeze[0] == frozen[0]
+
+
+def test_a_folder_of_the_hubs_cache_names_its_model() -> None:
+    path = "$HOME/hub/models--meta-llama--Meta-Llama-3.1-405B/snapshots/222de096204587406c7c"
+    assert catalog_name(path) == "llama3-405b"
+    assert catalog_name("lmsys/vicuna-13b-v1.5") == "llama2-13b"
+
+
+def test_a_path_to_a_folder_elsewhere_is_followed_beside_the_script(tmp_path: Path) -> None:
+    (tmp_path / "configs").mkdir()
+    settings = "base_model: gpt2\nsequence_len: 512\nmicro_batch_size: 3\n"
+    (tmp_path / "configs" / "fft.yaml").write_text(settings)
+    text = "#!/bin/bash\naxolotl train $1/cookbook/configs/fft.yaml\n"
+    beside = Beside(folder=tmp_path, name="train.sh", arguments=("/storage",))
+    assert read(None, text, beside).micro_batch == 3
+
+
+def test_what_an_argument_decides_is_asked_for_as_an_argument() -> None:
+    text = "#!/bin/bash\ntorchrun t.py --model_name_or_path $1 --per_device_train_batch_size 4\n"
+    assert "give --argument VALUE" in said(read(None, text))

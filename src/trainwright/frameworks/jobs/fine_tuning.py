@@ -34,6 +34,7 @@ from trainwright.frameworks.jobs.settings import (
     Beside,
     Settings,
     StatedRun,
+    fix_of,
     format_named,
     parse_yaml,
     products_of,
@@ -362,10 +363,17 @@ def read_verl(text: str, beside: Beside = NOTHING) -> StatedRun:
     both = found.table("actor_rollout_ref")
     actor, model, rollout = (both.table(name) for name in ("actor", "model", "rollout"))
     notes = list[str]()
+    if launch.program and "verl.trainer" not in launch.program:
+        notes.append(f"{launch.program}: what it does otherwise than verl's own is not read")
     name = _named(model, notes)
     answers = rollout.count("n") or 1
-    mini = actor.count("ppo_mini_batch_size")
-    size = actor.count(actor.first("ppo_micro_batch_size", "ppo_micro_batch_size_per_gpu"))
+    mini, most = actor.count("ppo_mini_batch_size"), data.count("train_batch_size")
+    if mini is not None and most is not None and most < mini:
+        notes.append(
+            f"ppo_mini_batch_size {mini}: an update has the {most} prompts of an iteration"
+        )
+        mini = most
+    size, shared = (actor.count(f"ppo_micro_batch_size{of}") for of in ("_per_gpu", ""))
     prompt, response = data.count("max_prompt_length"), data.count("max_response_length")
     nodes, each = trainer.count("nnodes"), trainer.count("n_gpus_per_node")
     megatron, fsdp = actor.table("megatron"), actor.table("fsdp_config")
@@ -373,19 +381,24 @@ def read_verl(text: str, beside: Beside = NOTHING) -> StatedRun:
     config = " ".join(word.shown() for word in launch.words if "config-name" in word.shown())
     is_megatron = strategy == "megatron" or "megatron" in config or "megatron" in actor
     degrees = engine_degrees(megatron, heads=actor.count("ulysses_sequence_parallel_size") or 1)
-    recompute: str | None = None
-    if model.switch("enable_gradient_checkpointing"):
-        recompute = "full"
-    elif not model.is_absent("enable_gradient_checkpointing"):
-        recompute = "none"
+    again = model.switch("enable_gradient_checkpointing", default=shared is None)
+    if "enable_gradient_checkpointing" not in model:
+        notes.append(f"enable_gradient_checkpointing: priced as {str(again).lower()}, the default")
+    recompute = "full" if again else "none"
     override = megatron.table("override_transformer_config")
     if override.text("recompute_granularity") == "full":
         recompute = "full"
     sequence = None if prompt is None or response is None else prompt + response
+    devices = (each or _EACH) * (nodes or 1)
+    replicas = max(1, devices // (degrees["tp"] * degrees["pp"] * degrees["cp"]))
+    batch = None if mini is None else mini * answers
+    if shared is not None:  # of all replicas, in its first releases
+        size = max(1, shared // replicas)
+        many = f"; earlier releases take {answers} times as many" if answers > 1 else ""
+        notes.append(f"ppo_micro_batch_size {shared}: {size} of it for each of {replicas}{many}")
     if actor.switch("use_dynamic_bsz"):
-        tokens = actor.count("ppo_max_token_len_per_gpu")
-        tokens = None if tokens is None else tokens * degrees["cp"]  # each rank has a part
-        size = None if tokens is None or not sequence else max(1, tokens // sequence)
+        tokens = actor.count("ppo_max_token_len_per_gpu") or _TOKENS
+        size = _sequences_in(tokens * degrees["cp"], sequence, batch, replicas)
         notes.append(f"use_dynamic_bsz: a microbatch is priced as {size or 1} longest sequences")
     shards = fsdp.count("fsdp_size", also=-1)
     if shards not in (None, -1) and each is not None and shards != each * (nodes or 1):
@@ -408,7 +421,7 @@ def read_verl(text: str, beside: Beside = NOTHING) -> StatedRun:
         zero=1 if is_megatron else 3,
         program="megatron" if is_megatron else None,
         micro_batch=size,
-        global_batch=None if mini is None else mini * answers,
+        global_batch=batch,
         sequence=sequence,
         recompute=recompute,
         precision="bf16",
@@ -438,9 +451,8 @@ def _supervised(found: Settings, launch: Launch) -> StatedRun:
     batch, devices = data.count("train_batch_size") or 256, launch.devices.total
     if data.switch("use_dynamic_bsz", default=bool(engine.text(CHOSEN))):
         cut = degrees["tp"] * degrees["pp"] * degrees["cp"]
-        each = batch // max(1, (devices or cut) // cut)
-        most = max(1, tokens * degrees["cp"] // sequence)  # each rank has a part
-        size = next(n for n in range(most, 0, -1) if each % n == 0 or n == 1)
+        replicas = max(1, (devices or cut) // cut)
+        size = _sequences_in(tokens * degrees["cp"], sequence, batch, replicas)
         notes.append(f"use_dynamic_bsz: a microbatch is priced as {size} longest sequences")
     again = model.switch("enable_gradient_checkpointing", default=True)
     fsdp = model.table("fsdp_config")
@@ -472,6 +484,27 @@ def _supervised(found: Settings, launch: Launch) -> StatedRun:
     )
 
 
+# Devices of a node and tokens of a microbatch where nothing says (verl/trainer/config).
+_EACH: Final = 8
+_TOKENS: Final = 16_384
+
+
+def _sequences_in(
+    tokens: int, sequence: int | None, batch: int | None, replicas: int
+) -> int | None:
+    """How many longest sequences a microbatch of `tokens` has that a replica's batch consists of.
+
+    `tokens` are those of all ranks that share a sequence; None where its length is not known.
+    """
+    if not sequence:
+        return None
+    most = max(1, tokens // sequence)
+    if batch is None:
+        return most
+    each = max(1, batch // replicas)
+    return next(count for count in range(min(most, each), 0, -1) if each % count == 0)
+
+
 def engine_degrees(megatron: Settings, *, heads: int, is_on: bool = True) -> dict[str, Any]:
     """Degrees of the Megatron engine, where that is on, and ways along the heads (Ulysses)."""
     names = (
@@ -487,7 +520,7 @@ def engine_degrees(megatron: Settings, *, heads: int, is_on: bool = True) -> dic
         "cp": found["cp"] * heads,
         "context_exchange": "all_to_all" if heads > 1 else None,
         "schedule": usual_schedule(found["virtual_stages"]),
-        "sequence_parallel": found["tp"] > 1,
+        "sequence_parallel": megatron.switch("sequence_parallel", default=True) and found["tp"] > 1,
     }
 
 
@@ -522,7 +555,7 @@ def _named(model: Settings, notes: list[str], key: str = "path") -> str | None:
             return name
         if value.is_open:
             unknown = value.unknowns[0]
-            notes.append(f"{UNDESCRIBED}: {unknown}; give --variable {unknown.name}=VALUE")
+            notes.append(f"{UNDESCRIBED}: {unknown}{fix_of(unknown)}")
             return None
     return model.text(key)
 

@@ -60,10 +60,12 @@ from trainwright.frameworks.jobs.settings import (
     NOTHING,
     PROJECTOR,
     TEXT,
+    UNDESCRIBED,
     VISION,
     Beside,
     Settings,
     StatedRun,
+    fix_of,
     format_named,
     parse_yaml,
     products_of,
@@ -240,8 +242,7 @@ OF_TRLS_OWN: Final = re.compile(r"trl|(?:sft|dpo|orpo|kto|cpo|grpo|rloo|reward_m
 def _adapts_alone(flags: Mapping[str, Any]) -> bool:
     """Whether a script states the rank of adapters, and no switch that turns them on or off."""
     switches = {"use_peft", "use_lora", "lora_enable", "lora", "q_lora", "only_optimize_lora"}
-    switches |= {"tuner_type", "train_type", "sft_type", "finetuning_type"}
-    switches |= {*_OF_LLAMAFACTORY}
+    switches |= {"tuner_type", "train_type", "sft_type", *_OF_LLAMAFACTORY}
     return not {"lora_rank", "lora_r"}.isdisjoint(flags) and switches.isdisjoint(flags)
 
 
@@ -340,10 +341,8 @@ def _with_file(
     model = flags.get("model_name_or_path")
     if isinstance(model, Value):
         del flags["model_name_or_path"]
-        notes.append(
-            f"the model is not described: --model_name_or_path is {model.unknowns[0]}; give "
-            f"--variable {model.unknowns[0].name}=VALUE"
-        )
+        unknown = model.unknowns[0]
+        notes.append(f"{UNDESCRIBED}: --model_name_or_path is {unknown}{fix_of(unknown)}")
     return flags
 
 
@@ -502,8 +501,11 @@ def _trl(
     return _with_offloaded(run, offload) if offload else replace(run, offload=(*run.offload, *own))
 
 
-# Trainers of text behind images: LLaVA's, Qwen's (qwenvl/train), InternVL's.
-_TUNED: Final = {"tune_mm_vision": VISION, "tune_mm_mlp": PROJECTOR, "tune_mm_llm": TEXT}
+# Trainers of text behind images: LLaVA's, Qwen's (qwenvl/train) and VILA's, InternVL's.
+_TUNED: Final = (
+    {"tune_mm_vision": VISION, "tune_mm_mlp": PROJECTOR, "tune_mm_llm": TEXT},
+    {"tune_vision_tower": VISION, "tune_mm_projector": PROJECTOR, "tune_language_model": TEXT},
+)
 _TRAINING: Final = {"tune_vision": VISION, "tune_llm": TEXT}  # of MiniCPM-V
 _TUNABLE: Final = {
     "mm_vision_tower": VISION, "mm_mlp_adapter": PROJECTOR, "mm_language_model": TEXT,
@@ -521,12 +523,12 @@ def _frozen_parts(found: Settings) -> tuple[str, ...]:
     """Parts of a model that takes images which do not train, by each trainer's own switches."""
     frozen = [parts for key, parts in _FREEZING.items() if found.switch(key)]
     frozen += [parts for key, parts in _TRAINING.items() if not found.switch(key, default=True)]
-    if any(key in found for key in _TUNED):
-        frozen += [parts for key, parts in _TUNED.items() if not found.switch(key)]
+    for each in (tuned for tuned in _TUNED if any(key in found for key in tuned)):
+        frozen += [parts for key, parts in each.items() if not found.switch(key)]
     is_llava, names = "vision_tower" in found, found.text("mm_tunable_parts")
     if names is not None:
         frozen += [parts for name, parts in _TUNABLE.items() if name not in names.split(",")]
-    elif is_llava and not found.switch("unfreeze_mm_vision_tower"):
+    elif is_llava and not found.is_on(found.first("tune_vision_tower", "unfreeze_mm_vision_tower")):
         frozen.append(VISION)
     if found.switch("freeze_backbone"):
         frozen.append(TEXT if is_llava else VISION)

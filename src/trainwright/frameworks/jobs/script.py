@@ -143,6 +143,9 @@ def _known_words(words: Sequence[Value], run: ScriptRun) -> Iterator[Value]:
 def _notes(call: TrainerCall, run: ScriptRun) -> Iterator[str]:
     if call.condition is not None:
         yield f"the trainer of line {call.line} starts only if {call.condition}"
+    if beside := _trained_beside(call, run):
+        lines = " and ".join(str(each.line) for each in beside)
+        yield f"line {call.line} alone is priced: line {lines} trains by itself"
     for each in call.launchers:
         if each.name == SUBMITTER and each.options:
             shown = ", ".join(f"--{name}" for name, _ in each.options)
@@ -153,6 +156,17 @@ def _notes(call: TrainerCall, run: ScriptRun) -> Iterator[str]:
             yield f"{unknown.name} is not set here, and what it holds is not used"
     yield from (str(each) for each in run.not_sourced)
     yield from (str(each) for each in run.assumptions if each.taken == "first")
+
+
+def _trained_beside(call: TrainerCall, run: ScriptRun) -> list[TrainerCall]:
+    """What the script trains beside a call, by the same program and told otherwise."""
+
+    def told(each: TrainerCall) -> frozenset[str]:
+        return frozenset(word.shown() for word in each.arguments)
+
+    same = (each for each in run.trainers if each.program.shown() == call.program.shown())
+    found = {told(each): each for each in same if each.condition is None}
+    return [each for words, each in found.items() if words != told(call)]
 
 
 # Devices, from the innermost launcher that says something, else from Slurm
@@ -264,8 +278,9 @@ def text_beside(name: str, launch: Launch, beside: Beside) -> str | None:
     if (written := launch.file(name)) is not None:
         return written
     folder = beside.folder
-    places = () if folder is None else (folder / name, folder / posixpath.basename(name))
-    for place in places:
+    parts = name.split("/")
+    ends = ("/".join(parts[first:]) for first in range(len(parts)))  # wherever the folder lies
+    for place in () if folder is None else (folder / end for end in ends if end):
         inside = folder is not None and _is_below(place, folder)
         try:
             if inside and place.is_file():

@@ -22,7 +22,7 @@ import yaml
 from trainwright.errors import Fault, InvalidInput
 from trainwright.formats.catalog import model_entries, model_names
 from trainwright.formats.json_text import parse_json, show_typed
-from trainwright.frameworks.shell.values import Value
+from trainwright.frameworks.shell.values import Unknown, Value
 from trainwright.model.recipe import ALL_IN_16_BIT
 from trainwright.options.run import ALL_TARGETS
 from trainwright.plans.capability_table import PRODUCTS
@@ -289,16 +289,19 @@ class Settings:
 
     def _refuse_open(self, name: str, value: Value) -> None:
         for unknown in value.unknowns:
-            fix = {
-                "unset": f"; give --variable {unknown.name}=VALUE",
-                "sourced": f"; give --variable {unknown.name}=VALUE",
-                "slurm": f"; give --variable {unknown.name}=VALUE",
-                "argument": "; give --argument VALUE once for each",
-            }.get(unknown.kind, "; write its value into the file")
-            self.fault(name, f"is not known: {unknown}{fix}")
+            self.fault(name, f"is not known: {unknown}{fix_of(unknown)}")
 
     def _wrong(self, name: str, wanted: str, value: object) -> None:
         self.fault(name, f"must be {wanted}, got {_shown(value)}")
+
+
+def fix_of(unknown: Unknown) -> str:
+    """What to give in place of a part of a script that is not known."""
+    if unknown.kind in ("unset", "sourced", "slurm"):
+        return f"; give --variable {unknown.name}=VALUE"
+    if unknown.kind == "argument":
+        return "; give --argument VALUE once for each"
+    return "; write its value into the file"
 
 
 _ANYTHING: Final = re.compile(r".*", re.DOTALL)
@@ -512,6 +515,7 @@ _SAME: Final = {
     "gemma1.1": "gemma", "llama-3.2": "llama3.2",
     "tinyllama-v1.1": "tinyllama-1.1b", "tinyllama": "tinyllama-1.1b",
     "tinyllama-1.1b-v1.0": "tinyllama-1.1b", "codellama": "llama2", "code-llama2": "llama2",
+    "vicuna": "llama2",
     "deepseek-r1": "deepseek-v3",
     "deepseek-v3.1": "deepseek-v3", "deepseek-v3-671b": "deepseek-v3",
     "deepseek-v2-16b": "deepseek-v2-lite", "deepseek-v3-16b": "deepseek-v2-lite",
@@ -577,9 +581,14 @@ def _spellings(word: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*found, *(each.replace("-", "") for each in found))))
 
 
+# A folder of the hub's cache: models--PUBLISHER--NAME/snapshots/COMMIT
+_CACHED: Final = re.compile(r"(?:^|/)models--(?:[^/]*--)?([^/]+)/snapshots/[^/]+/?$")
+
+
 def _form(name: str) -> str:
     """One spelling of a name: without its publisher, its ending, and what changes no size."""
-    plain = name.strip().rstrip("/").rpartition("/")[2]
+    cached = _CACHED.search(name)
+    plain = cached[1] if cached else name.strip().rstrip("/").rpartition("/")[2]
     plain = re.sub(r"\.(?:ya?ml|json|toml)$", "", plain).lower()
     before = ""
     while before != plain:
