@@ -18,9 +18,13 @@ from hypothesis import HealthCheck, given, settings
 
 from export_jobs import bundle, golden_jobs, jobs
 from trainwright.errors import Inexpressible, InvalidInput
-from trainwright.frameworks.megatron import format_layout, layout_of, megatron_fields
-from trainwright.frameworks.megatron_bridge import DECIDED
-from trainwright.frameworks.megatron_bridge import settings as bridge_settings
+from trainwright.frameworks.megatron import (
+    DECIDED,
+    bridge_settings,
+    format_layout,
+    layout_of,
+    megatron_fields,
+)
 from trainwright.frameworks.megatron_rules import MODULES, MegatronSetup, broken_megatron_rules
 from trainwright.frameworks.nearest import check_bundle
 from trainwright.plans.capability import Demands

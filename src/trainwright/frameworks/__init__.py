@@ -43,7 +43,7 @@ _WITH_JSON: Final = frozenset({"deepspeed", "llamafactory"})
 _WRITERS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
     {
         "megatron": ("megatron", "export_megatron"),
-        "megatron-bridge": ("megatron_bridge", "export_megatron_bridge"),
+        "megatron-bridge": ("megatron", "export_megatron_bridge"),
         "primus": ("trainers", "export_primus"),
         "torchtitan@0.2": ("torchtitan", "export_torchtitan_02"),
         "torchtitan@0.3": ("torchtitan", "export_torchtitan_03"),
