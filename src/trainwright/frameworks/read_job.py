@@ -42,13 +42,13 @@ if TYPE_CHECKING:
     from trainwright.plans.status import MemorySnapshot, OutOfMemory
 
 _LARGEST: Final = 2**22  # of files that are looked into for a job
-# What a JSON of DeepSpeed or of ours has; any other is a model, a profile or a document.
+# What a JSON of a job has; any other is a model, a profile or a document.
 _OF_JOBS: Final = (
     *("zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu"),
-    "trainwright_stages",
+    *("trainwright_stages", '"tp_size"'),
 )
 _LARGEST_LOG: Final = 2**28
-_COMPOSED: Final = ("llm-foundry", "olmo")
+_COMPOSED: Final = ("llm-foundry", "olmo", "levanter")
 _ASKED: Final = "must be given beside this file (as MODEL --from FORMAT FILE)"
 
 

@@ -551,7 +551,7 @@ _QUANTIZES: Final = _ADAPTS - {"automodel"}
 # Programs with adapters of their own, or around a script of the user's that can have some.
 _TRAIN_ADAPTERS: Final = _ADAPTS | {
     *("deepspeed", "accelerate", "pytorch", "transformers", "torchtune", "verl", "llm-foundry"),
-    *("openrlhf", "litgpt", "nemo-rl"),
+    *("openrlhf", "litgpt", "nemo-rl", "prime-rl", "levanter", "fast-llm", "neuronx", "easyr1"),
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from importlib import import_module
 from types import MappingProxyType
 from typing import Any, Final
@@ -37,6 +38,14 @@ FORMATS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "olmo": ("pretraining", "read_olmo"),
         "maxtext": ("pretraining", "read_maxtext"),
         "primus": ("pretraining", "read_primus"),
+        "olmo-core": ("recipes", "read_olmo_core"),
+        "prime-rl": ("recipes", "read_prime_rl"),
+        "levanter": ("recipes", "read_levanter"),
+        "fast-llm": ("recipes", "read_fast_llm"),
+        "flame": ("recipes", "read_flame"),
+        "picotron": ("recipes", "read_picotron"),
+        "easyr1": ("recipes", "read_easy_r1"),
+        "neuronx": ("recipes", "read_neuronx"),
         "pytorch": ("torchtitan", "read_stages"),
     }
 )
@@ -52,6 +61,8 @@ _STARTED: Final = frozenset(FORMATS) - {
     "trl",
     "verl",
     "openrlhf",
+    "easyr1",
+    "flame",
 }
 
 
@@ -71,6 +82,11 @@ def read(name: str | None, text: str, beside: Beside = NOTHING) -> StatedRun:
         name = format_of(text, beside.name, beside.folder)
         if name is None:
             raise InvalidInput.of("from", "is not known by its content; name it by --from FORMAT")
+    if beside.name.endswith((".yaml", ".yml")):
+        from trainwright.frameworks.jobs.script import manifest_script
+
+        if (script := manifest_script(text)) is not None:
+            text, beside = script, replace(beside, name=f"{beside.name.rpartition('.')[0]}.sh")
     name = _CALLED.get(name.lower(), name)
     found = FORMATS.get(name)
     if found is None:

@@ -21,6 +21,12 @@ from trainwright.errors import InvalidInput
 from trainwright.frameworks.jobs.bridge import is_bridge
 from trainwright.frameworks.jobs.fine_tuning import logged_recipe
 from trainwright.frameworks.jobs.hugging_face import is_trainer_program, is_trainer_script
+from trainwright.frameworks.jobs.recipes import (
+    EASY_R1,
+    FLAME,
+    is_olmo_core,
+    is_prime_rl,
+)
 from trainwright.frameworks.jobs.script import (
     Launch,
     as_yaml,
@@ -28,6 +34,7 @@ from trainwright.frameworks.jobs.script import (
     is_maxtext_script,
     is_script,
     is_script_name,
+    manifest_script,
     overrides_of,
     read_launch,
     text_beside,
@@ -70,7 +77,16 @@ _KEYS: Final = (
     ("nanotron", ("parallelism", "tokens")),
     ("litgpt", ("checkpoint_dir", "train.micro_batch_size")),
     ("litgpt", ("model_name", "train.micro_batch_size")),
+    ("easyr1", ("worker.actor", "algorithm")),
+    ("fast-llm", ("model.base_model", "training")),
+    ("fast-llm", ("model.multi_stage", "training")),
+    ("levanter", ("trainer.train_batch_size", "trainer.mp")),
+    ("levanter", ("trainer.train_batch_size", "model.hidden_dim")),
+    ("picotron", ("distributed.tp_size", "training.micro_batch_size")),
+    ("neuronx", ("distributed_strategy", "model", "trainer")),
     ("verl", ("actor_rollout_ref.model",)),
+    ("verl", ("training_config.actor_rollout_ref",)),
+    ("verl", ("training_config.engine", "training_config.data")),
     ("verl", ("model.partial_pretrain", "data")),
     ("nemo-rl", ("policy.dtensor_cfg",)),
     ("nemo-rl", ("policy.megatron_cfg",)),
@@ -117,19 +133,27 @@ def format_of(text: str, name: str = "", folder: Path | None = None) -> str | No
     if (logged := logged_format(text)) is not None:
         return logged
     ending = name.rpartition(".")[2].lower()
+    if ending in ("yaml", "yml") and (script := manifest_script(text)) is not None:
+        return format_of(script, f"{name.rpartition('.')[0]}.sh", folder)
     if ending not in ("yaml", "yml", "json", "toml") and is_bridge(text[:_FIRST]):
         return "megatron-bridge"
+    if ending == "py" and is_olmo_core(text):
+        return "olmo-core"
     if ending == "py" and is_trainer_program(text):
         return "trl"
     if ending == "py" or (_REGISTRY.search(text) and "def " in text):
         return "torchtitan" if _REGISTRY.search(text) else None
     if ending == "toml":
-        return "torchtitan" if _is_titan(text) else None
+        return _of_toml(text)
     if ending in ("yaml", "yml", "json"):
         return _of_mapping(text)
     parts = texts_of(text[:_FIRST], folder)
+    if any(map(EASY_R1.search, parts)):
+        return "easyr1"
     if any(map(_VERL.search, parts)):
         return "verl"
+    if any(map(FLAME.search, parts)):
+        return "flame"
     if any(map(_OPENRLHF.search, parts)):
         return "openrlhf"
     if any(map(is_maxtext_script, parts)):
@@ -139,15 +163,17 @@ def format_of(text: str, name: str = "", folder: Path | None = None) -> str | No
             return "trl"
         started = started_by(text, Beside(folder=folder, name=name))
         return "megatron" if started is None else started.format
-    return "torchtitan" if _is_titan(text) else _of_mapping(text)
+    return _of_toml(text) or _of_mapping(text)
 
 
-def _is_titan(text: str) -> bool:
+def _of_toml(text: str) -> str | None:
     try:
         tables = parse_toml(text)
     except (ValueError, RecursionError):
-        return False
-    return sum(name in tables for name in _TITAN) >= 2
+        return None
+    if sum(name in tables for name in _TITAN) >= 2:
+        return "torchtitan"
+    return "prime-rl" if is_prime_rl(tables) else None
 
 
 def _of_mapping(text: str) -> str | None:
@@ -190,6 +216,7 @@ _PROGRAMS: Final[Mapping[str, str]] = {
     "llamafactory-cli": "llamafactory", "llamafactory.launcher": "llamafactory",
     "torchtitan.train": "torchtitan", "automodel": "automodel",
     "nemo_automodel.recipes.llm.train_ft": "automodel", "run_train.py": "nanotron",
+    "fast-llm": "fast-llm", "prime_rl.trainer.sft.train": "prime-rl",
 }  # fmt: skip
 # Flags that name the file, the likeliest first.
 _FILES: Final = (

@@ -351,7 +351,8 @@ def read_verl(text: str, beside: Beside = NOTHING) -> StatedRun:
     """
     if beside.name.endswith((".yaml", ".yml")):
         launch = Launch(program="", words=())
-        found = Settings(parse_yaml(text, variables=beside.variables), from_words=True)
+        tables = parse_yaml(text, variables=beside.variables)
+        found = Settings(_of_hyperpod(tables), from_words=True)
         if "actor_rollout_ref" not in found:
             return _supervised(found, launch)
     else:
@@ -436,10 +437,21 @@ def read_verl(text: str, beside: Beside = NOTHING) -> StatedRun:
     )
 
 
+def _of_hyperpod(whole: dict[str, Any]) -> dict[str, Any]:
+    """The tables of verl in a recipe of SageMaker HyperPod, which has the devices beside them."""
+    inside, outer = whole.get("training_config"), whole.get("trainer")
+    if not isinstance(inside, dict):
+        return whole
+    outer = outer if isinstance(outer, dict) else {}
+    devices = {"n_gpus_per_node": outer.get("devices"), "nnodes": outer.get("num_nodes")}
+    own = inside.get("trainer") if isinstance(inside.get("trainer"), dict) else {}
+    return {**inside, "trainer": {**(own or {}), **{k: v for k, v in devices.items() if v}}}
+
+
 def _supervised(found: Settings, launch: Launch) -> StatedRun:
     """The run of verl's supervised trainers: the older one of FSDP, and that of any engine."""
     data, model, engine = found.table("data"), found.table("model"), found.table("engine")
-    found.table("trainer")
+    trainer = found.table("trainer")
     is_megatron = "megatron" in (engine.text(CHOSEN) or engine.text("strategy") or "")
     heads = found.count("ulysses_sequence_parallel_size") or 1
     degrees = engine_degrees(
@@ -449,6 +461,9 @@ def _supervised(found: Settings, launch: Launch) -> StatedRun:
     tokens = data.count("max_token_len_per_gpu") or 8192
     notes = ["sequences are priced at their longest: shorter ones take less"]
     batch, devices = data.count("train_batch_size") or 256, launch.devices.total
+    per_node = launch.devices.per_node
+    if devices is None and (each := trainer.count("n_gpus_per_node")) is not None:
+        devices, per_node = each * (trainer.count("nnodes") or 1), each
     if data.switch("use_dynamic_bsz", default=bool(engine.text(CHOSEN))):
         cut = degrees["tp"] * degrees["pp"] * degrees["cp"]
         replicas = max(1, (devices or cut) // cut)
@@ -476,7 +491,7 @@ def _supervised(found: Settings, launch: Launch) -> StatedRun:
         precision="bf16",
         offload=offload,
         num_devices=devices,
-        devices_per_node=launch.devices.per_node,
+        devices_per_node=per_node,
         model_name=name,
         **adapters,
         unknown=unknown,

@@ -433,3 +433,106 @@ def python_value(node: ast.expr, named: Mapping[str, ast.expr]) -> Any:
         keys = (ast.literal_eval(key) for key in node.keys if key is not None)
         return dict(zip(keys, (python_value(each, named) for each in node.values), strict=True))
     return ast.literal_eval(node)
+
+
+# Manifests of Kubernetes
+# -----------------------
+# What a container is told to run is a script; its environment, and how many pods there are of how
+# many devices, stand beside it (kubeflow.org/v1, trainer.kubeflow.org, jobset.x-k8s.io, ray.io).
+
+_KINDS: Final = frozenset(
+    {"PyTorchJob", "TrainJob", "JobSet", "RayJob", "Job", "Pod", "MPIJob", "LeaderWorkerSet"}
+)
+_MOST_DOCUMENTS: Final = 64
+_DEVICES: Final = re.compile(
+    r"(?:nvidia|amd|habana|gpu\.intel)\.\w+/\w+|google\.com/tpu|.*/neuroncore"
+)
+
+
+def manifest_script(text: str) -> str | None:
+    """The script that a manifest starts a trainer with, None of any other text."""
+    if "apiVersion" not in text or "kind" not in text:
+        return None
+    try:
+        documents = list(yaml.safe_load_all(text))[:_MOST_DOCUMENTS]
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return None
+    for document in documents:
+        if isinstance(document, dict) and document.get("kind") in _KINDS:
+            script = _script_of(document)
+            if script is not None:
+                return script
+    return None
+
+
+def _script_of(document: Mapping[str, Any]) -> str | None:
+    spec = document.get("spec")
+    if not isinstance(spec, dict):
+        return None
+    if document["kind"] == "RayJob" and isinstance(spec.get("entrypoint"), str):
+        return f"#!/bin/bash\n{spec['entrypoint']}\n"
+    containers = [each for each in _containers(spec, 0) if _command(each) is not None]
+    if not containers:
+        return None
+    own = max(containers, key=lambda each: len(_command(each) or ""))
+    pods = _pods(document["kind"], spec)
+    limits = own.get("resources") or {}
+    stated = {**(limits.get("requests") or {}), **(limits.get("limits") or {})}
+    each = spec.get("nprocPerNode") or next(
+        (count for name, count in stated.items() if _DEVICES.fullmatch(str(name))), None
+    )
+    variables = {"PET_NNODES": pods, "NNODES": pods, "WORLD_SIZE": pods}
+    if each is not None:
+        variables |= {"PET_NPROC_PER_NODE": each, "NPROC_PER_NODE": each}
+    for one in own.get("env") or ():
+        if isinstance(one, dict) and isinstance(one.get("value"), (str, int)):
+            variables[str(one.get("name"))] = one["value"]
+    lines = [f"export {name}={shlex.quote(str(value))}" for name, value in variables.items()
+             if re.fullmatch(r"[A-Za-z_]\w*", name)]  # fmt: skip
+    return "\n".join(("#!/bin/bash", *lines, _command(own) or "", ""))
+
+
+def _containers(value: Any, depth: int) -> Iterator[dict[str, Any]]:
+    """Containers of a specification, wherever its kind keeps them."""
+    if depth > 20:
+        return
+    if isinstance(value, list):
+        for each in value:
+            yield from _containers(each, depth + 1)
+    elif isinstance(value, dict):
+        yield from (each for each in value.get("containers") or () if isinstance(each, dict))
+        if "command" in value and "containers" not in value and "image" not in value:
+            yield value  # of a TrainJob
+        for key, each in value.items():
+            if key not in ("containers", "initContainers"):
+                yield from _containers(each, depth + 1)
+
+
+def _command(container: Mapping[str, Any]) -> str | None:
+    """What a container runs, as a shell has it; the text of `bash -c` alone."""
+    words = [*(container.get("command") or ()), *(container.get("args") or ())]
+    if not words or not all(isinstance(each, (str, int, float)) for each in words):
+        return None
+    words = [str(each) for each in words]
+    shell = words[0].rpartition("/")[2] in ("bash", "sh")
+    flags = [index for index, word in enumerate(words[:-1]) if re.fullmatch(r"-[a-z]*c", word)]
+    return words[flags[0] + 1] if shell and flags else shlex.join(words)
+
+
+def _pods(kind: str, spec: Mapping[str, Any]) -> int:
+    """How many pods train: replicas of every role, or the parallelism of a job."""
+    roles = spec.get("pytorchReplicaSpecs") or spec.get("mpiReplicaSpecs")
+    if isinstance(roles, dict):
+        replicas = (each.get("replicas", 1) for each in roles.values() if isinstance(each, dict))
+        return sum(each for each in replicas if type(each) is int) or 1
+    if kind == "TrainJob":
+        trainer = spec.get("trainer")
+        nodes = trainer.get("numNodes") if isinstance(trainer, dict) else None
+        return nodes if type(nodes) is int and nodes > 0 else 1
+    jobs = spec.get("replicatedJobs")
+    specs: list[dict[str, Any]] = [dict(spec)]
+    if isinstance(jobs, list):
+        specs = [((each.get("template") or {}).get("spec") or {}) | {"of": each.get("replicas", 1)}
+                 for each in jobs if isinstance(each, dict)]  # fmt: skip
+    pods = [(each.get("parallelism", 1), each.get("of", 1)) for each in specs]
+    return max((a * b for a, b in pods if type(a) is int and type(b) is int), default=1) or 1

@@ -518,6 +518,7 @@ _SAME: Final = {
     "vicuna": "llama2",
     "deepseek-r1": "deepseek-v3",
     "deepseek-v3.1": "deepseek-v3", "deepseek-v3-671b": "deepseek-v3",
+    "deepseek3-671b": "deepseek-v3",
     "deepseek-v2-16b": "deepseek-v2-lite", "deepseek-v3-16b": "deepseek-v2-lite",
     "deepseek-v3-236b": "deepseek-v2", "grok1": "grok-1",
     "mistral-7b-v0.3": "mistral-7b", "phi4-14b": "phi4", "smollm": "smollm2",
