@@ -616,3 +616,27 @@ def test_a_path_to_a_folder_elsewhere_is_followed_beside_the_script(tmp_path: Pa
 def test_what_an_argument_decides_is_asked_for_as_an_argument() -> None:
     text = "#!/bin/bash\ntorchrun t.py --model_name_or_path $1 --per_device_train_batch_size 4\n"
     assert "give --argument VALUE" in said(read(None, text))
+
+
+def test_a_job_over_a_recipe_says_what_is_taken_and_what_is_assumed() -> None:
+    run = read(None, BRIDGE.format(more=""), Beside(name="b.sh"))
+    assert "taken from what recipes share: use_distributed_optimizer true" in said(run)
+    assert "bf16_mixed" not in said(run)  # --compute_dtype says it
+    assert "may set: context_parallel_size 1, expert_model_parallel_size 1" in said(run)
+    stated = read(None, BRIDGE.format(more="-cp 2 -ep 2 -vp 2 -rl 4"), Beside(name="b.sh"))
+    assert "may set" not in said(stated)
+
+
+def test_a_file_of_primus_says_what_is_taken_and_what_is_assumed() -> None:
+    text = (
+        "modules: {pre_trainer: {framework: megatron, model: llama3_8B.yaml, overrides: "
+        "{tensor_model_parallel_size: 2, micro_batch_size: 1, global_batch_size: 8, "
+        "seq_length: 4096}}}\nwork_group: x\nexp_name: y\n"
+    )
+    run = read("primus", text)
+    assert run.sequence_parallel
+    taken = (
+        "its pre_trainer.yaml: use_distributed_optimizer true, bf16 true, sequence_parallel true"
+    )
+    assert taken in said(run)
+    assert "may set: pipeline_model_parallel_size 1, context_parallel_size 1" in said(run)

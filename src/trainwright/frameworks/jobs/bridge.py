@@ -52,6 +52,14 @@ _SHARED: Final[Mapping[str, Any]] = {
     "overlap_param_gather": True,
     "sequence_parallel": False,
 }
+# Megatron's own values, which are taken where the file does not say what its recipe has.
+_ASSUMED: Final = {
+    "context_parallel_size": 1, "expert_model_parallel_size": 1,
+    "virtual_pipeline_model_parallel_size": 1, "recompute_granularity": None,
+}  # fmt: skip
+_OF_FORMATS: Final = frozenset(
+    {"mixed_precision", "precision_config", "compute_dtype", "precision", "bf16", "fp16", "fp8"}
+)
 # What a recipe decides where the file does not, by the option that replaces it.
 _OF_THE_RECIPE: Final = {
     "tensor_model_parallel_size": "--tp",
@@ -164,10 +172,12 @@ def run_of(
 ) -> StatedRun:
     """The run of fields by their names, over what the recipe of a name decides."""
     notes = list[str]()
-    if "megatron_amp_O2" in values or "mcore_gpt" in values:
+    is_whole = "megatron_amp_O2" in values or "mcore_gpt" in values  # a file of NeMo 1
+    if is_whole:
         values = _of_nemo_one(values)
     given = {_ALSO.get(name, name): value for name, value in values.items() if value is not None}
     adapters = adapters_of(given, notes)
+    is_formatted = not _OF_FORMATS.isdisjoint(given)
     numbers = _number_format(given)
     name = _model_of(recipe, beside.name.rpartition(".")[0])
     fields = {**_SHARED, **numbers, **given}
@@ -191,6 +201,10 @@ def run_of(
             f"{', '.join(left)}: decided by {which}, which is not in this file, and not known "
             f"here; give {', '.join(left.values())}",
         )
+    if not is_whole:
+        format_ = {} if is_formatted else {"precision": "bf16_mixed"}
+        shared = {**{key: value for key, value in _SHARED.items() if key not in left}, **format_}
+        notes += unsaid_of(given, shared, taken="what recipes share", assumed=_ASSUMED)
     absent = {"tp": "tensor_model_parallel_size", "pp": "pipeline_model_parallel_size"}
     unset: dict[str, Any] = {field: None for field, key in absent.items() if key in left}
     return replace(
@@ -200,6 +214,20 @@ def run_of(
         notes=tuple(notes),
         model_name=None if run.model else name or recipe,
     )
+
+
+def unsaid_of(
+    given: Mapping[str, Any], known: Mapping[str, Any], *, taken: str, assumed: Mapping[str, Any]
+) -> Iterator[str]:
+    """What is not in a file: that which its program is known to set, and that which is assumed."""
+    for how, values in (
+        (f"taken from {taken}", known),
+        ("assumed, which its recipe may set", assumed),
+    ):
+        unsaid = {key: value for key, value in values.items() if given.get(key) is None}
+        if unsaid:
+            shown = ", ".join(f"{key} {str(value).lower()}" for key, value in unsaid.items())
+            yield f"not in this file, {how}: {shown}"
 
 
 def _of_nemo_one(values: Values) -> Values:

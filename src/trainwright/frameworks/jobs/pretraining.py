@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from trainwright.errors import InvalidInput
 from trainwright.formats.atomic_file import read_bytes
-from trainwright.frameworks.jobs.bridge import adapters_of, run_of
+from trainwright.frameworks.jobs.bridge import adapters_of, run_of, unsaid_of
 from trainwright.frameworks.jobs.deepspeed import odd_optimizer, optimizer_of, sharding_of
 from trainwright.frameworks.jobs.megatron import layers_named, read_arguments, settings_of
 from trainwright.frameworks.jobs.megatron_model import OF_PRESETS, preset_changes
@@ -927,6 +927,11 @@ _BACKENDS: Final[Mapping[str, str]] = {
 # What `pre_trainer.yaml` sets where a file does not.
 _PRIMUS: Final[Mapping[str, Any]] = {"use_distributed_optimizer": True, "bf16": True}
 
+_PRIMUS_ASSUMED: Final = {
+    "tensor_model_parallel_size": 1, "pipeline_model_parallel_size": 1, "context_parallel_size": 1,
+    "expert_model_parallel_size": 1, "recompute_granularity": None,
+}  # fmt: skip
+
 
 def _primus_megatron(overrides: dict[str, Any], beside: Beside, name: str | None) -> StatedRun:
     values = {**_PRIMUS, **overrides}
@@ -955,5 +960,8 @@ def _primus_megatron(overrides: dict[str, Any], beside: Beside, name: str | None
     if isinstance(again, list):
         run = replace(run, recompute=None, recomputed_blocks=tuple(again))
     name = None if run.model else name
-    notes = (*said, *notes)
+    known_of = {key: values.get(key) for key in (*_PRIMUS, "sequence_parallel")}
+    unsaid = unsaid_of(overrides, {k: v for k, v in known_of.items() if v is not None},
+                       taken="its pre_trainer.yaml", assumed=_PRIMUS_ASSUMED)  # fmt: skip
+    notes = (*said, *notes, *unsaid)
     return replace(run, **adapters, notes=notes, model_name=name, model_changes=changes or None)
