@@ -172,6 +172,58 @@ def test_mamba_2_is_counted_by_hand() -> None:
     assert parameters("mamba2", **sizes) == 2 * 300 * 128 + 8 * block + 128
 
 
+def test_mamba_2_has_as_many_heads_as_its_width_has_of_their_size() -> None:
+    sizes = {"expand": 2, "num_attention_heads": None, "head_dim": 64, "state_size": 16}
+    assert parameters("mamba2", **sizes) == parameters("mamba2", num_heads=4, **sizes)
+    assert parameters("mamba2", **{**sizes, "head_dim": 32}) != parameters("mamba2", **sizes)
+
+
+FLA = {"model_type": "transformer", "hidden_size": 256, "num_hidden_layers": 3, "num_heads": 4,
+       "vocab_size": 300, "hidden_ratio": 4, "intermediate_size": None}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("stated", "more"),
+    [
+        ({}, 0),
+        ({"num_kv_heads": 2}, -3 * 2 * 256 * 128),
+        ({"qkv_bias": True}, 3 * 3 * 256),
+        ({"qk_norm": True}, 3 * 2 * 64),
+        ({"intermediate_size": 512}, -3 * 3 * 256 * 256),
+        ({"tie_word_embeddings": True}, -300 * 256),
+    ],
+)
+def test_a_plain_decoder_of_flash_linear_attention_is_counted_by_hand(
+    stated: dict[str, object], more: int
+) -> None:
+    block = 4 * 256 * 256 + 3 * 256 * 768 + 2 * 256  # 256 * 8 / 3 as a multiple of 256
+    model = read_config({**FLA, **stated}, name="x").config
+    assert count_parameters(model) == 3 * block + 256 + 2 * 300 * 256 + more
+
+
+def test_a_gated_delta_net_is_counted_by_hand() -> None:
+    stated = {**FLA, "model_type": "gated_deltanet", "head_dim": 32, "expand_v": 2}
+    keys, values = 4 * 32, 4 * 64
+    made = 256 * (2 * keys + 2 * values + 2 * 4) + 4 * (2 * keys + values) + values * 256
+    mixer = made + 2 * 4 + 64  # decays, and a norm over the values of a head
+    rest = 3 * 256 * 768 + 2 * 256
+    whole = read_config(stated, name="x").config
+    assert count_parameters(whole) == 3 * (mixer + rest) + 256 + 2 * 300 * 256
+    attends = {"layers": [1], "num_heads": 8, "num_kv_heads": 2, "window_size": 64}
+    mixed = read_config({**stated, "attn": attends}, name="x").config
+    attention = 2 * 256 * 256 + 2 * 256 * 2 * 32
+    assert count_parameters(mixed) - count_parameters(whole) == attention - mixer
+    assert mixed.sliding_window == 64
+
+
+@pytest.mark.parametrize(
+    "stated", [{"use_gate": False}, {"use_short_conv": False}, {"attnres_block_size": 2}]
+)
+def test_what_a_gated_delta_net_has_no_rule_for_is_refused(stated: dict[str, object]) -> None:
+    with pytest.raises((InvalidInput, UnsupportedFeature)):
+        read_config({**FLA, "model_type": "gated_deltanet", "head_dim": 32, **stated}, name="x")
+
+
 def test_a_pattern_of_letters_is_a_chain_of_single_parts() -> None:
     stated = {**SMALL, **EXPERTS, "hybrid_override_pattern": "M*E-M", "mamba_num_heads": 4}
     stated |= {"mamba_head_dim": 32, "n_groups": 1, "ssm_state_size": 16, "head_dim": 16}

@@ -600,11 +600,12 @@ def read_mamba(keys: KeyReader) -> Fields:
 def read_mamba2(keys: KeyReader) -> Fields:
     """Fields of a `mamba2` config."""
     hidden = keys.count("hidden_size", 4096)
-    keys.pass_over("head_dim", "chunk_size", "time_step_rank", "norm_before_gate", "rms_norm")
+    keys.pass_over("chunk_size", "time_step_rank", "norm_before_gate", "rms_norm")
+    inner, each = keys.count("expand", 2) * hidden, keys.optional_count("head_dim") or 64
     mixer = StateSpace(
-        inner_size=keys.count("expand", 2) * hidden,
+        inner_size=inner,
         state_size=keys.count("state_size", 128),
-        num_heads=keys.count("num_heads", 128),
+        num_heads=keys.count("num_heads", max(1, inner // each)),
         num_groups=keys.count("n_groups", 8),
         kernel=keys.count("conv_kernel", 4),
         convolution_bias=keys.flag("use_conv_bias", True),
@@ -698,7 +699,88 @@ _LFM2_MOE: Final = replace(
     ),
 )
 
+# Models of flash-linear-attention: a plain decoder, and a gated delta rule where no layer attends
+# -------------------------------------------------------------------------------------------------
+# Sources: its `fla/models` and `fla/modules/mlp.py`. A width that no file says is two thirds of 4
+# times the hidden size, as a multiple of 256.
+
+_FLA: Final = Decoder(
+    layers=24,
+    hidden=2048,
+    ffn=0,
+    heads=32,
+    vocabulary=32000,
+    query_key_value_bias=("qkv_bias", False),
+    query_key_norm=("qk_norm", False),
+    window=0,
+    window_key="window_size",
+    ignored=(
+        *("fuse_norm", "fuse_swiglu", "fuse_cross_entropy", "fuse_linear_cross_entropy"),
+        *("use_l2warp", "norm_eps", "attn_mode", "allow_neg_eigval", "rope_theta"),
+    ),
+    unknown=("attnres_block_size",),
+)
+
+
+def _fla_decoder(keys: KeyReader, rule: Decoder) -> Fields:
+    """Fields by a rule whose width follows from the hidden size where a file is silent."""
+    ratio = keys.optional_count("hidden_ratio") or 4
+    affine = keys.flag("elementwise_affine", True)
+    keys.defaults.pop("elementwise_affine", None)
+    refuse_others(keys, {"elementwise_affine": True}, {"elementwise_affine": affine})
+    width = keys.count("hidden_size", rule.hidden) * ratio * 2 // 3
+    return read_decoder(replace(rule, ffn=-(-width // 256) * 256), keys)
+
+
+def read_fla_transformer(keys: KeyReader) -> Fields:
+    """Fields of a `transformer` config."""
+    return _fla_decoder(keys, _FLA)
+
+
+_FLA_DELTA: Final = {"use_gate": True, "use_short_conv": True}
+
+
+def read_gated_deltanet(keys: KeyReader) -> Fields:
+    """Fields of a `gated_deltanet` config; `attn` says which layers attend, with what heads."""
+    refuse_others(keys, _FLA_DELTA, {name: keys.flag(name, True) for name in _FLA_DELTA})
+    heads, size = keys.count("num_heads", 6), keys.count("head_size", 256)
+    wider = keys.value("expand_v", 2)
+    is_number = isinstance(wider, int | float) and not isinstance(wider, bool)
+    if not is_number or wider <= 0 or size * wider != int(size * wider):
+        keys.refuse("expand_v", f"must be a number that gives a whole width, got {wider}")
+        wider = 1
+    mixer = DeltaRule(
+        num_key_heads=heads,
+        num_value_heads=keys.optional_count("num_v_heads") or heads,
+        key_size=size,
+        value_size=int(size * wider),
+        kernel=keys.count("conv_size", 4),
+    )
+    attends = keys.section("attn")
+    layers = attends.counts("layers", ())
+    attends.defaults.pop("attn.layers", None)
+    own = replace(_FLA, layers=21, heads=attends.optional_count("num_heads") or 1)
+    inner = attends.optional_count("num_kv_heads") or own.heads
+    biased = attends.flag("qkv_bias", False) if attends.states("qkv_bias") else False
+    window = attends.optional_count("window_size")
+    attends.pass_over("rope_theta", "qk_norm")
+    fields = _fla_decoder(keys, replace(own, query_key_value_bias=False))
+    fields |= {
+        "num_heads": own.heads,
+        "num_kv_heads": inner,
+        "head_size": max(1, fields["hidden_size"] // own.heads),
+        "query_key_value_bias": biased,
+    }
+    if window is not None and layers:
+        fields["sliding_window"] = window
+    choices = (BlockChoice(mixer=mixer, attends=False), _ATTENDS)
+    chosen = tuple(int(i in layers) for i in range(fields["num_layers"]))
+    return fields | {"choices": choices[: 1 + any(chosen)], "choice_of_layer": chosen}
+
+
 HYBRIDS: Final[dict[str, Callable[[KeyReader], Fields]]] = {
+    "transformer": read_fla_transformer,
+    "gated_deltanet": read_gated_deltanet,
     "qwen3_next": _qwen(_QWEN3_NEXT),
     "qwen3_5_text": _qwen(_QWEN3_5),
     "qwen3_5_moe_text": _qwen(_QWEN3_5_MOE),
