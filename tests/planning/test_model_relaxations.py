@@ -126,3 +126,58 @@ def test_a_plan_that_waits_on_its_host_says_that_all_in_16_bit_would_not():
     files = bundle_of(narrow, "trl").files
     assert "bf16: false" in files["sft.yaml"] and "dtype: bfloat16" in files["sft.yaml"]
     assert "mixed_precision: 'no'" in files["accelerate.yaml"].replace('"', "'")
+
+
+@pytest.mark.slow
+def test_a_surer_plan_is_offered_more_than_memory_that_nobody_sells() -> None:
+    """Where an account alone refuses all plans, each kind of change is tried on whole plans."""
+    made = trainwright.plan(
+        "llama3-8b",
+        cluster="dgx-h100",
+        devices=2,
+        global_batch=16,
+        sequence=8192,
+        framework="torchtitan",
+        fit_probability=0.9,
+    ).document
+    assert made.parallelism is None
+    offered = {fix.change for fix in made.relaxations}
+    assert {"devices", "moment-dtype"} <= offered
+    assert "memory" not in offered
+    assert all(fix.step_time_s for fix in made.relaxations)
+    more = next(fix for fix in made.relaxations if fix.change == "devices")
+    assert more.value == 4
+
+
+def test_leanest_steps_are_offered_with_more_of_an_axis_where_neither_is_enough() -> None:
+    """What two changes reach together is no dearer than sixteen context ranks alone."""
+    found = trainwright.estimate(
+        "llama3-70b",
+        cluster="dgx-h100",
+        nodes=4,
+        zero=3,
+        micro_batch=2,
+        global_batch=64,
+        sequence=8192,
+        software="torchtitan",
+        fit_probability=0.9,
+        changes=True,
+    ).document
+    assert not found.fits
+    both = [each for each in found.changes if "--recompute full --cp 2" in each.options]
+    assert len(both) == 1
+    assert both[0].device_time_ratio == min(each.device_time_ratio for each in found.changes)
+    again = trainwright.estimate(
+        "llama3-70b",
+        cluster="dgx-h100",
+        nodes=4,
+        zero=3,
+        micro_batch=1,
+        global_batch=64,
+        sequence=8192,
+        software="torchtitan",
+        fit_probability=0.9,
+        recompute="full",
+        cp=2,
+    ).document
+    assert again.fits

@@ -336,7 +336,11 @@ _WITH_WEIGHTS: Final = (
 def _room(run: Configuration, pool: Pool) -> Iterator[Move]:
     """What makes room and leaves the training as it is: pieces, the host, no graphs, exchanges."""
     recipe = run.recipe
-    for chunk in (*LOSS_CHUNKS.values(), USUAL_LOSS_CHUNK) if recipe.loss_chunk is None else ():
+    for chunk in (
+        dict.fromkeys((*LOSS_CHUNKS.values(), USUAL_LOSS_CHUNK))
+        if recipe.loss_chunk is None
+        else ()
+    ):
         new = replace(run, recipe=replace(recipe, loss_chunk=chunk))
         yield Move(dimension="loss", choice=f"{chunk} tokens at a time", run=new)
     if recipe.mlp_tile is None:
@@ -708,9 +712,9 @@ def _families(run: Configuration, cluster: Cluster, model: Trained) -> Iterator[
     elif steps:
         yield from (smaller, more, sharded)
     yield _more_sharding(run)
-    yield _more_of("tensor", "tp", run, cluster)
-    yield _more_of("pipeline", "pp", run, cluster)
-    yield _more_of("context", "cp", run, cluster)
+    yield from (_more_of(*axis, run, cluster) for axis in _AXES)
+    if steps:
+        yield from (_lean_and_more_of(*axis, run, cluster) for axis in _AXES)
     yield _leaner_kernels(run)
     yield _without_graphs(run)
     yield _in_pieces(run)
@@ -738,6 +742,17 @@ def _leanest(run: Configuration) -> Attempts:
     for flag, word, changed in (("", "", lean), *_more_sharding(lean)):
         flags, words = zip(*steps, (flag, word), strict=True)
         yield " ".join(filter(None, flags)), ", ".join(filter(None, (word, *words[:-1]))), changed
+
+
+_AXES: Final = (("tensor", "tp"), ("pipeline", "pp"), ("context", "cp"))
+
+
+def _lean_and_more_of(axis: str, flag: str, run: Configuration, cluster: Cluster) -> Attempts:
+    """The leanest steps with more of an axis, where neither is enough alone."""
+    flags, words = zip(*_leanest_steps(run), strict=True)
+    lean = replace(run, microbatch_size=1, recompute=Recompute.FULL, recompute_blocks=None)
+    for options, description, changed in _more_of(axis, flag, lean, cluster):
+        yield " ".join((*flags, options)), ", ".join((description, *words)), changed
 
 
 def adapted_models(model: Trained) -> Iterator[tuple[str, TransformerConfig]]:

@@ -98,8 +98,8 @@ class _Limit:
 def diagnose_model(question: ModelQuestion, budget: Budget) -> Diagnosis:
     """What binds in the leanest layout, and single changes that are enough.
 
-    What a framework keeps beside the model is known of whole plans alone, so nothing more is told
-    where that binds.
+    What a framework keeps beside the model is known of whole plans alone: where that binds,
+    `priced_relaxations` searches under one change after another.
     """
     found = _leanest(question, budget)
     if found is None:
@@ -513,8 +513,14 @@ def priced_relaxations(
 
     They were tried under 1F1B, without what a framework keeps beside the model; those that prove
     too little for what was asked for are left out, and memory is grown until a plan is found.
-    Another training is told with a plan alone.
+    Another training is told with a plan alone. Where only whole plans tell what fits, and none was
+    tried, each kind of change is; memory is grown where none of them is enough.
     """
+    if not relaxations and question.keeps_beside and not question.uses_host:
+        found = tuple(_by_whole_plans(question, budget))
+        yield from found
+        if found:
+            return
     usual = DEFAULT_SCHEDULE in (question.allowed.schedules or (DEFAULT_SCHEDULE,))
     is_tried = usual and not question.keeps_beside
     for fix in relaxations:
@@ -534,6 +540,32 @@ def priced_relaxations(
     if not is_tried:
         part = budget.part(SHARE_S, stage="nothing fits; trying memory")
         yield from _enough_memory(question, relaxations, part)
+
+
+def _by_whole_plans(question: ModelQuestion, budget: Budget) -> Iterator[Relaxation]:
+    """The first change of each kind with which a plan is found: of settings, devices, training."""
+    node = question.cluster.pool_of().devices_per_node
+    more, length = 2 * question.num_devices, question.workload.sequence_length
+    larger = question.cluster
+    if more > larger.num_devices:
+        larger = larger.with_nodes(-(-more // node))
+    kinds: list[Iterator[Relaxation]] = [(fix for fix, _ in eased(question))]
+    kinds += [(fix for fix, _ in family) for family in leaner_trainings(question)]
+    kinds.append(iter([replace(_devices(more, larger), nodes=larger.pool_of().num_nodes)]))
+    if length % 2 == 0:
+        text = f"{length // 2} tokens per sequence, instead of {length}"
+        half = Relaxation(change="sequence", value=length // 2, description=text)
+        kinds.append(iter([half]))
+    for kind in kinds:
+        for fix in kind:
+            changed = None if budget.stopped else relaxed(question, fix)
+            if changed is None:
+                continue
+            part = budget.part(SHARE_S, stage=f"nothing fits; trying {fix.change}")
+            outcome = plan_runnable(changed, part, num_alternatives=0)
+            if outcome.priced:
+                yield _priced(fix, outcome.priced[0])
+                break
 
 
 def _priced(fix: Relaxation, best: Priced) -> Relaxation:
