@@ -423,8 +423,12 @@ def predict_step(
     hardware_flops_per_sequence: float | None = None,
     overlap: Overlap = DEFAULT_OVERLAP,
     overheads: MemoryOverheads = NO_OVERHEADS,
+    in_full: bool = True,
 ) -> StepPrediction:
     """Price one training step of `plan` under its schedule.
+
+    If not `in_full`, chains of stages that are alike say nothing of what they communicate
+    (`with_communication`).
 
     `model_flops_per_sequence` (forward and backward, attention in full, no recomputation) gives
     MFU, `hardware_flops_per_sequence` (recomputation included) HFU. Raises `InvalidInput` where the
@@ -441,9 +445,8 @@ def predict_step(
     works = stage_works(plan, profile, placement.axis_hops(plan.stages[0].tensor_parallel))
     feeds = _feeds(placement, profile)
     if placement.is_uniform and _is_chain(feeds):
-        step = assemble_step(
-            *_laid_out(placement, works, feeds, profile, overlap, overheads, head=head)
-        )
+        made_of = assemble_step if in_full else simulated_step
+        step = made_of(*_laid_out(placement, works, feeds, profile, overlap, overheads, head=head))
     else:
         step = _longest_path(placement, works, feeds, profile, overlap, overheads)
     if slices > 1:
@@ -456,6 +459,19 @@ def predict_step(
         model_flops_per_sequence=model_flops_per_sequence,
         hardware_flops_per_sequence=hardware_flops_per_sequence,
     )
+
+
+def with_communication(
+    step: StepPrediction,
+    plan: Plan,
+    profile: Profile,
+    cluster: Cluster,
+    *,
+    overlap: Overlap = DEFAULT_OVERLAP,
+) -> StepPrediction:
+    """A step of whole microbatches that was not priced in full, as if it had been."""
+    work, layout = work_of_plan(plan, profile, cluster, overlap=overlap)
+    return replace(step, communication=_communication(work, layout, step))
 
 
 Step = TypeVar("Step", bound="StepPrediction | MixedPrediction")

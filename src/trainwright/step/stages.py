@@ -89,11 +89,18 @@ def stage_works(plan: Plan, profile: Profile, hops: AxisHops) -> tuple[StageWork
     `hops` says how the groups of each axis lie, to price collectives that hide.
     """
     rows = chosen_rows(plan, profile)
-    index_of = {layer.id: i for i, layer in enumerate(profile.structure.layers)}
+    layers = profile.structure.layers
+    index_of = {layer.id: i for i, layer in enumerate(layers)}
+    special = {i for group in profile.structure.shared_parameters for i in group.layers}
+    special |= {i for i, layer in enumerate(layers) if layer.name in _OF_LOGITS}
+    made: dict[tuple[object, ...], StageWork] = {}  # most stages are alike
     works = []
     for stage, own in zip(plan.stages, rows, strict=True):
         row_of = dict(zip((index_of[i] for i in stage.layers), own.tolist(), strict=True))
-        works.append(_work(stage, own, row_of, profile, hops))
+        key = (stage.tensor_parallel, own.tobytes(), *sorted(special & row_of.keys()))
+        if key not in made:
+            made[key] = _work(stage, own, row_of, profile, hops)
+        works.append(made[key])
     return tuple(works)
 
 

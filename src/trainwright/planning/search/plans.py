@@ -49,7 +49,7 @@ from trainwright.step import zero
 from trainwright.step.account import host_activations, on_the_host
 from trainwright.step.figures import start_bytes
 from trainwright.step.pipeline import PipelineShape, slices_of
-from trainwright.step.predict import predict_step
+from trainwright.step.predict import predict_step, with_communication
 from trainwright.step.stages import group_replicas
 
 if TYPE_CHECKING:
@@ -246,7 +246,8 @@ def price_split(
 ) -> Priced | None:
     """The fastest plan of the split's cuts and, if that misses its bound, the partitioner's.
 
-    None where none fits; of families in V, where `least_step_s` is above the limit, too. `again` is
+    None where none fits; of families in V, where `least_step_s` is above the limit, too; these are
+    not priced in full (`priced_in_full`). `again` is
     what to ask with less room where a split in V misses the memory, and `in_rooms` to ask it with
     many rooms in any case (`vee_cuts.fastest_in_rooms`), where that is quickly done.
     """
@@ -261,7 +262,9 @@ def price_split(
         if again is not None and in_rooms and is_small(again):
             tries = split_tries(question, candidate, profile)
             tried = fastest_in_rooms(again, tries, tried, limit_s=limit_s, but=frozenset(every))
-        return None if tried.plan is None else _priced(question, candidate, profile, tried.plan)
+        if tried.plan is None:
+            return None
+        return _priced(question, candidate, profile, tried.plan, in_full=False)
     found = [_priced(question, candidate, profile, plan) for plan in plans]
     whole = candidate.schedule in WHOLE_BACKWARD - CUTS_HEAD - ON_HOST - SLICED
     if whole and not _is_near(found, split.bound_s):
@@ -383,7 +386,9 @@ def _beside_account(
     return None
 
 
-def predicted(question: ModelQuestion, plan: Plan, profile: Profile) -> StepPrediction:
+def predicted(
+    question: ModelQuestion, plan: Plan, profile: Profile, *, in_full: bool = True
+) -> StepPrediction:
     """The price of a plan, with all that the question says beside it."""
     return predict_step(
         plan,
@@ -392,7 +397,19 @@ def predicted(question: ModelQuestion, plan: Plan, profile: Profile) -> StepPred
         model_flops_per_sequence=question.flops_per_sequence,
         overlap=question.settings.overlap,
         overheads=question.overheads,
+        in_full=in_full,
     )
+
+
+def priced_in_full(question: ModelQuestion, priced: Priced) -> Priced:
+    """With what its step communicates, which takes orders in V as long again as all else."""
+    if priced.step.communication or priced.candidate.schedule not in IN_V:
+        return priced
+    overlap = question.settings.overlap
+    step = with_communication(
+        priced.step, priced.plan, priced.profile, question.cluster, overlap=overlap
+    )
+    return replace(priced, step=step)
 
 
 def _host_holds(
@@ -524,10 +541,15 @@ def _plan(question: ModelQuestion, candidate: Candidate, stages: Iterator[Stage]
 
 
 def _priced(
-    question: ModelQuestion, candidate: Candidate, profile: Profile, plan: Plan
+    question: ModelQuestion,
+    candidate: Candidate,
+    profile: Profile,
+    plan: Plan,
+    *,
+    in_full: bool = True,
 ) -> Priced | None:
     """The plan priced; None where it does not fit."""
-    step = predicted(question, plan, profile)
+    step = predicted(question, plan, profile, in_full=in_full)
     if missing_of_plan(question, plan, profile, step) > 0:
         return None
     if not _host_holds(question, plan, profile, step):

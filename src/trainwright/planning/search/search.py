@@ -37,6 +37,7 @@ from trainwright.planning.search.plans import (
     of_kinds,
     plan_kind,
     price_cuts,
+    priced_in_full,
     split_tries,
     splits_itself,
     told_of,
@@ -323,6 +324,13 @@ class ModelSearch:
         """One more plan, which may be the best."""
         self.priced.append(plan)
         self.best_s = min(self.best_s, self.key(plan.step.step_time_s, plan.candidate))
+
+    def told(self, count: int, *, in_kind: bool) -> tuple[Priced, ...]:
+        """The best of its plans, or the best of each kind, priced in full."""
+        told = told_of(self.priced, self.aim, count, in_kind=in_kind)
+        full = {id(each): priced_in_full(self.shelf.question, each) for each in told}
+        self.priced = [full.get(id(each), each) for each in self.priced]
+        return tuple(full[id(each)] for each in told)
 
     def keep_bound(self, key: float, candidate: Candidate) -> None:
         """No plan of the candidate has a lower figure."""
@@ -803,7 +811,7 @@ class SearchedModel:
         is_decided = not (search.undecided or frontier.num_aside)
         is_proved = math.isfinite(proof.bound_s)
         return Outcome(
-            priced=told_of(search.priced, search.aim, told, in_kind=self.in_kind),
+            priced=search.told(told, in_kind=self.in_kind),
             lower_bound_s=proof.bound_s if is_proved else 0.0,
             lower_bound_one_stage_s=one_stage_s if is_proved else None,
             loosest=proof.loosest,
@@ -904,7 +912,7 @@ def sketch_model(
             best_s=best_s,
         )
         search.run(below=to_beat_s if any_will_do else -math.inf)
-        found += search.priced
+        found += search.told(1, in_kind=False)
         best_s = search.best_s
         if any_will_do and best_s < to_beat_s:
             break
