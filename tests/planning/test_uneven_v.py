@@ -10,6 +10,7 @@ from exhaustive import on_four_ranks
 from trainwright.execution import Budget
 from trainwright.planning.bounds.stages import nearly_even
 from trainwright.planning.search.search import plan_model
+from trainwright.step.predict import predict_step
 
 FAMILIES = ("1f1b", "zb-h1", "zb-v", "v-half")
 
@@ -20,6 +21,24 @@ def outcome_of(blocks, memory_gib, schedules):
 
 def step_s(outcome):
     return outcome.priced[0].step.step_time_s if outcome.priced else float("inf")
+
+
+def test_what_is_told_is_priced_in_full():
+    """The search itself leaves out of plans in V what they spend on communication."""
+    question = on_four_ranks(8, 24, ("zb-v",))
+    outcome = plan_model(question, Budget())
+    assert outcome.priced
+    for each in outcome.priced:
+        again = predict_step(
+            each.plan,
+            each.profile,
+            question.cluster,
+            model_flops_per_sequence=question.flops_per_sequence,
+            overlap=question.settings.overlap,
+            overheads=question.overheads,
+        )
+        assert again.communication
+        assert again == each.step
 
 
 LONGER = [(23, 36), (14, 30), (14, 60), (15, 60), (23, 42)]
