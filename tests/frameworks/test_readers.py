@@ -737,6 +737,33 @@ SHARDED_BY_JSON = (
 )
 
 
+SHARDED_MEGATRON = (
+    "deepspeed --num_gpus=8 pretrain_gpt.py --num-layers 24 --hidden-size 2048 --seq-length 2048 "
+    "--num-attention-heads 16 --max-position-embeddings 2048 --micro-batch-size 4 --bf16 "
+    "--global-batch-size 512 --deepspeed --deepspeed_config ds.json\n"
+)
+
+
+def test_the_json_of_a_megatron_script_is_read_where_it_lies_or_is_refused(tmp_path) -> None:
+    file, script = tmp_path / "ds.json", tmp_path / "run.sh"
+    script.write_text(SHARDED_MEGATRON)
+    assert "is not beside the script" in str(open_stated(None, script).warnings)
+    for stage in (1, 3):
+        file.write_text(f'{{"zero_optimization": {{"stage": {stage}}}}}')
+        assert open_stated(None, script).run.zero == stage
+        written = f"cat <<EOT > ds.json\n{file.read_text()}\nEOT\n{SHARDED_MEGATRON}"
+        file.unlink()
+        script.write_text(written)
+        assert open_stated(None, script).run.zero == stage
+        script.write_text(SHARDED_MEGATRON)
+    for broken in ('{"zero_optimization": {"stage": 1', '{"zero_optimization": {"stage": 7}}'):
+        file.write_text(broken)
+        with pytest.raises(InvalidInput, match=r"ds\.json: "):
+            open_stated(None, script)
+    script.write_text(f"sed 's/A/B/' template > ds.json\n{SHARDED_MEGATRON}")
+    assert "is not beside the script" in str(open_stated(None, script).warnings)
+
+
 @pytest.mark.parametrize(
     ("json", "fault"),
     [

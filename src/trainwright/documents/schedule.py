@@ -664,13 +664,18 @@ def _explanation(document: ScheduleResult) -> Iterator[str]:
         if document.peak_memory_bytes is not None:
             yield f"at most {format_bytes(document.peak_memory_bytes)} on a rank"
     if document.parts_per_stage is not None:
-        yield (
-            f"every stage described is {document.parts_per_stage} stages here, in time and "
-            "activations"
-        )
+        parts = f"every stage described is {document.parts_per_stage} stages here, in time and"
+        yield f"{parts} activations: {as_limited(document)}"
     path = document.critical_path
     if path is not None and document.makespan_s:
         yield from _path_lines(path, document)
+
+
+def as_limited(document: ScheduleResult) -> str:
+    """The fullest rank's activations as a limit counts them, of the stages that were described."""
+    held = document.peak_activations or 0
+    described = held / (document.parts_per_stage or 1)
+    return f"{_counted(held, 'activation')} are {described:g} of those that a limit counts"
 
 
 def _path_lines(path: CriticalPath, document: ScheduleResult) -> Iterator[str]:

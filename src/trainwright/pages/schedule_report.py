@@ -16,6 +16,7 @@ from trainwright.documents.printing import Report, render
 from trainwright.documents.schedule import (
     KINDS,
     ScheduleResult,
+    as_limited,
     document_of,
     front_table,
     name_of,
@@ -738,7 +739,10 @@ def _cards(document: ScheduleResult) -> Iterator[Card]:
     if document.span_s != document.makespan_s:
         yield card("span", time(document.span_s), "of the rank longest at work")
     yield card("bubble", f"{document.bubble_of_span or 0:.2%}", "of the span")
-    yield card("activations held", str(document.peak_activations), "at most on a rank")
+    at_most = "at most on a rank"
+    if document.parts_per_stage is not None:
+        at_most = f"{at_most}; {as_limited(document)}"
+    yield card("activations held", str(document.peak_activations), at_most)
     if document.peak_memory_bytes is not None:
         note, tone = ("over the limit", "bad") if document.fits is False else ("", "plain")
         yield card("peak memory", format_bytes(document.peak_memory_bytes), note, tone)

@@ -16,7 +16,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any, Final
 
-from trainwright.errors import InvalidInput
+from trainwright.errors import Fault, InvalidInput
 from trainwright.formats.catalog import open_model
 from trainwright.frameworks.jobs.deepspeed import Sharding, odd_optimizer, sharding_of
 from trainwright.frameworks.jobs.megatron_model import hybrid_of, model_of, spelled
@@ -202,7 +202,9 @@ def read_megatron(text: str, beside: Beside = NOTHING) -> StatedRun:
         fix = "name its format by --from, or give the file of its settings"
         raise InvalidInput.of("script", f"{wanted}: {fix}")
     config = found.value("deepspeed_config") if found.switch("deepspeed") else None
-    sharding = _given_sharding(launch.file(str(config)) if config else None)
+    sharding = None
+    if config is not None:
+        sharding = _given_sharding(str(config), text_beside(str(config), launch, beside))
     devices = launch.devices
     rolled = {} if found.is_absent("rollout_batch_size") else _of_rollouts(flags)
     if rolled:
@@ -361,17 +363,25 @@ def _words(values: list[Any]) -> tuple[Any, ...]:
     return tuple(str(each) if type(each) is int else each for each in values)
 
 
-def _given_sharding(text: str | None) -> Sharding | None:
-    """What the JSON says that a script writes for DeepSpeed."""
-    if text is None:
+def _given_sharding(path: str, text: str | None) -> Sharding | None:
+    """What the JSON of DeepSpeed says that a script writes, or that lies beside it.
+
+    None where there is none, or where the script fills in what is not known. Raises `InvalidInput`
+    for one that breaks a rule.
+    """
+    if text is None or _UNFILLED.search(text):
         return None
     try:
         found = Settings(parse_yaml(text), from_words=True)
         sharding = sharding_of(found)
         found.check()
-    except InvalidInput:
-        return None
+    except InvalidInput as error:
+        named = (Fault(f"{path}: {each.path}", each.problem) for each in error.faults)
+        raise InvalidInput(named) from None
     return sharding
+
+
+_UNFILLED: Final = re.compile(r"\$[({\w]")
 
 
 # The YAML of its tests, and the dump at the top of a log
