@@ -64,7 +64,7 @@ def main() -> None:
     elif what == "six":
         search(SIX, extras=BARE)
     elif what == "front":
-        search(("gpt3-175b",), extras=Extras(details=False, workers=rest[0] if rest else None))
+        search(("gpt3-175b",), extras=Extras(details=False, jobs=rest[0] if rest else None))
     elif what == "placement":
         case = json.loads(Path(rest[0]).read_text())["input"]
         path = Path(rest[1] if len(rest) > 1 else "placement-case.json")

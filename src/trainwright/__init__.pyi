@@ -214,7 +214,7 @@ def fit(
     mtp_layers: int | None = ...,
     software: str | None = ...,
     lora_rank: int | None = ...,
-    probability: float | None = ...,
+    fit_probability: float | None = ...,
 ) -> Report[FitResult]: ...
 def plan(
     model: str | Path | Profile | ProfileFile,

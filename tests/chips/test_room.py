@@ -488,7 +488,7 @@ def test_the_tables_of_why_add_up(answered: RoomResult) -> None:
 @pytest.mark.parametrize(
     "beside",
     [
-        ("--workers", "2"),
+        ("--jobs", "2"),
         ("--sample", "9"),
         ("--chip", "dgx-h100"),
         ("--node-devices", "8"),  # axes of the room

@@ -71,7 +71,7 @@ def test_a_front_in_two_processes_and_from_a_journal_is_the_same(
 ) -> None:
     journal = tmp_path / "journal"
     fronts = []
-    for extra in ([], ["--workers", "2", "--journal", str(journal)], ["--journal", str(journal)]):
+    for extra in ([], ["--jobs", "2", "--journal", str(journal)], ["--journal", str(journal)]):
         assert run(*FAST, "--max-area", "5", "--json", *extra) == 0
         fronts.append(json.loads(capfd.readouterr().out)["pareto"])
     assert fronts[0] == fronts[1] == fronts[2]

@@ -165,7 +165,7 @@ def test_other_devices_are_refused_by_name(text):
 
 
 def test_a_probability_is_one(run):
-    done = run("fit", MODEL, "--gpu", GPU, "--probability", "1")
+    done = run("fit", MODEL, "--gpu", GPU, "--fit-probability", "1")
     assert done.code == 2
     assert "probability" in done.err
 
@@ -210,7 +210,7 @@ def test_the_longest_sequence_fits_with_the_probability_that_is_stated() -> None
     same = next(each for each in again.rows if each.way == "LoRA-16")
     assert same.fits
     assert 0.9 <= same.fit_probability < 0.95  # the longest one, so hardly more
-    risky = trainwright.fit(MODEL, gpu=GPU, probability=0.5).document
+    risky = trainwright.fit(MODEL, gpu=GPU, fit_probability=0.5).document
     longer = next(each for each in risky.rows if each.way == "LoRA-16")
     assert longer.longest_sequence > row.longest_sequence
 

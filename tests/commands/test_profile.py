@@ -86,8 +86,8 @@ def test_faulty_tables_name_their_line(run, folder, old, new, told):
     [
         (("m", "--csv", "times.csv"), "accelerator: must be given with --csv"),
         (("x", *TABLES), 'must have times of model "x"; it has m'),
-        (("m", *TABLES, "--tensor", "1,2"), "tensor degree 2"),
-        (("m", *TABLES, "--tensor", "1,x"), "tensor: must be a whole number"),
+        (("m", *TABLES, "--tp", "1,2"), "tensor degree 2"),
+        (("m", *TABLES, "--tp", "1,x"), "tp: must be a whole number"),
         (
             ("m", *TABLES, "--precision", "int3"),
             "error: precision: must be one of bf16, fp16, fp32, tf32, fp8, fp4, fp8_delayed",
@@ -128,7 +128,7 @@ def test_published_layer_tables_are_read(run):
     tables = [reference() / "profiles" / f"sailor_layer_{x}.csv" for x in ("times", "memory")]
     document = run(
         *("profile", "opt-350m-sailor", "--csv", str(tables[0]), "--csv", str(tables[1])),
-        *("--accelerator", "GH200-96GB", "--tensor", "1,2,4", "--micro-batch", "3", "--json"),
+        *("--accelerator", "GH200-96GB", "--tp", "1,2,4", "--micro-batch", "3", "--json"),
     ).document
     made = read_profile(document).profiles[0]
     assert len(made.structure.layers) == 26
@@ -139,7 +139,7 @@ def test_published_layer_tables_are_read(run):
 @pytest.mark.torch
 def test_a_tiny_model_is_timed_and_planned(run, folder):
     pytest.importorskip("torch")
-    options = ("--device", "cpu", "--tensor", "1,2", "--budget", "0.5s")
+    options = ("--device", "cpu", "--tp", "1,2", "--budget", "0.5s")
     told = run("profile", "tiny.json", *options, "-o", "made.json")
     assert told.code == 0, told.err
     assert "collectives" in told.out

@@ -511,7 +511,7 @@ def test_the_command_gives_the_document_again(make, capsys):
         "estimate gpt2 --cluster dgx-a100 --nodes 1 --global-batch 8 --sequence 1024",
         "estimate gpt2 --cluster dgx-a100 --nodes 1 --global-batch 8 --sequence 1024 "
         "--software megatron-core",
-        pytest.param("fit llama3-8b --gpu rtx4090 --probability 80%", marks=pytest.mark.slow),
+        pytest.param("fit llama3-8b --gpu rtx4090 --fit-probability 80%", marks=pytest.mark.slow),
         pytest.param(
             "plan gpt2 --cluster dgx-a100 --devices 1,2 --global-batch 8 --sequence 1024 --tp 1 "
             "--pp 1",

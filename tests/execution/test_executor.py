@@ -45,9 +45,9 @@ def test_executors_are_named_as_users_write_them() -> None:
     assert executor_of("3") == LocalPool(workers=3)
     assert executor_of("dask://host:8786") == DaskPool(address="tcp://host:8786")
     assert executor_of("dask://local") == DaskPool(address="local")
-    with pytest.raises(InvalidInput, match="workers"):
+    with pytest.raises(InvalidInput, match="jobs"):
         executor_of("many")
-    with pytest.raises(InvalidInput, match="workers"):
+    with pytest.raises(InvalidInput, match="jobs"):
         LocalPool(workers=0)
 
 

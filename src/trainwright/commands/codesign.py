@@ -114,7 +114,7 @@ class Extras:
     epsilon: float = DEFAULT_EPSILON
     details: bool = True  # operators, sensitivity, fixed strategies, real chips
     search: str = "exact"
-    workers: str | int | None = None
+    jobs: str | int | None = None
     journal: Path | None = None
     csv: Path | None = None
     recheck_sample: int = 0
@@ -186,7 +186,7 @@ def run_request(
         raise InvalidInput.of("search", f'{wanted}, got "{extras.search}"')
     question = question_of(request)
 
-    executor = executor_of(extras.workers)
+    executor = executor_of(extras.jobs)
     journal = None if extras.journal is None else _journal(extras.journal, request)
     if extras.search == "exact":
         outcome = search(question, budget, prepared, executor=executor, journal=journal)
@@ -257,7 +257,7 @@ def _with_front(
         question,
         budget,
         scale_s=outcome.scale_s,
-        executor=executor_of(extras.workers),
+        executor=executor_of(extras.jobs),
         journal=None if extras.journal is None else _journal(extras.journal, document.request),
         prepared=prepared,
     )
@@ -766,7 +766,7 @@ def command(
                 "defect-density": defect_density,
                 "technology": technology,
                 "set": figures,
-                "workers": extras.workers,
+                "jobs": extras.jobs,
             },
         )
     of_room: dict[str, Any] = {
@@ -828,7 +828,7 @@ def command(
     finish(0 if status is None else status.exit_code, interrupted=allowed.interrupted)
 
 
-_EXTRAS: Final = ("epsilon", "search", "workers", "journal", "csv", "seed")
+_EXTRAS: Final = ("epsilon", "search", "jobs", "journal", "csv", "seed")
 
 
 # Axes of a room, and limits of one chip: budgets of a room are of all its chips.

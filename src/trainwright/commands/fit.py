@@ -80,7 +80,7 @@ def fit(model: str | Path, *, gpu: str, **options: Any) -> Report[FitResult]:
             mtp_layers=further,
             software=software,
             lora_rank=options.get("lora_rank") or RANK,
-            probability=_probability(options.get("probability")),
+            probability=_probability(options.get("fit_probability")),
         )
     return Report(found)
 
@@ -97,7 +97,7 @@ def _probability(given: float | None) -> float:
     if given is None:
         return SURE_FIT_PROBABILITY
     if not 0 < given < 1:
-        raise InvalidInput.of("probability", f"must be above 0 and below 1, got {given!r}")
+        raise InvalidInput.of("fit-probability", f"must be above 0 and below 1, got {given!r}")
     return float(given)
 
 

@@ -71,7 +71,7 @@ def plan(
         from trainwright.execution.executor import executor_of
         from trainwright.options.question import model_call
 
-        executor = executor_of(options.get("jobs"), name="jobs")
+        executor = executor_of(options.get("jobs"))
         call = model_call(given, options)
         long = given.beyond(options.get("sequence")) if isinstance(given, ModelInput) else ()
         return Result(_plan_with(executor, call, budget, warnings=(*given.warnings, *long)))

@@ -155,7 +155,7 @@ def _refuse_too_large(graphs: Sequence[LayerGraph], device: Device) -> None:
                     f"a layer of kind {layer.kind} at tensor degree {graph.run.tensor_parallel} "
                     f"needs about {format_bytes(needed)}, and {device.name} has "
                     f"{format_bytes(device.available_bytes)} free",
-                    alternative="use a smaller --micro-batch or --sequence, or a larger --tensor",
+                    alternative="use a smaller --micro-batch or --sequence, or a larger --tp",
                 )
 
 
@@ -192,14 +192,14 @@ def profile_model(
     device: str | None = None,
     sequence: int | None = None,
     micro_batch: int = 1,
-    tensor: Iterable[int] = (1,),
+    tp: Iterable[int] = (1,),
     precision: str | None = None,
     cluster: str | Path | None = None,
     budget: Budget | None = None,
 ) -> ProfileReport:
     """Time every kind of layer of `model` (a config or a catalog name) on the device at hand.
 
-    `device` is "cuda" or "cpu"; CUDA if absent and there. `tensor` are the degrees whose slices are
+    `device` is "cuda" or "cpu"; CUDA if absent and there. `tp` are the degrees whose slices are
     timed, each on one device; `cluster` names the network on which the collectives between slices
     are priced, and without it they are left out, which a warning says. `sequence` is 2048 if
     absent, or the learned positions where they are fewer; `precision` bf16 on CUDA, fp32 on a CPU.
@@ -209,7 +209,7 @@ def profile_model(
     Raises `MissingExtra` without torch; `UnsupportedFeature` where CUDA is not there, a layer does
     not fit, or a part of the model cannot be timed; `InvalidInput` with every fault of the input.
     """
-    degrees = _degrees(tensor)
+    degrees = _degrees(tp)
     _check_names(device=(device, DEVICES), precision=(precision, TIMED_PRECISIONS))
     given = resolve_model(model)
     if not isinstance(given, ModelInput):
@@ -233,7 +233,7 @@ def import_layers(
     *,
     accelerator: str,
     micro_batch: int = 1,
-    tensor: Iterable[int] = (1,),
+    tp: Iterable[int] = (1,),
     precision: str | None = None,
 ) -> ProfileReport:
     """The profile of `model` on `accelerator` from CSV tables of layer times and sizes.
@@ -249,17 +249,17 @@ def import_layers(
         model,
         accelerator,
         microbatch_size=micro_batch,
-        tensor_parallel=_degrees(tensor),
+        tensor_parallel=_degrees(tp),
         precision=precision_named(precision or "fp32"),
         source=f"layers of {model} on {accelerator}: {', '.join(map(display_name, tables))}",
     )
     return _report(made, {}, _interpolation_warnings(made, micro_batch))
 
 
-def _degrees(tensor: Iterable[int]) -> tuple[int, ...]:
-    degrees = tuple(sorted(set(tensor)))
+def _degrees(tp: Iterable[int]) -> tuple[int, ...]:
+    degrees = tuple(sorted(set(tp)))
     if not degrees or degrees[0] < 1:
-        raise InvalidInput.of("tensor", f"must be degrees >= 1, got {list(degrees)}")
+        raise InvalidInput.of("tp", f"must be degrees >= 1, got {list(degrees)}")
     return degrees
 
 
@@ -279,7 +279,7 @@ def _pool(cluster: str | Path, widest: int) -> Pool:
     pool = open_cluster(str(cluster)).pool_of()
     if widest > pool.num_devices:
         raise InvalidInput.of(
-            "tensor", f"must be <= the {pool.num_devices} devices of the cluster, got {widest}"
+            "tp", f"must be <= the {pool.num_devices} devices of the cluster, got {widest}"
         )
     return pool
 

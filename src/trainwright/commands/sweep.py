@@ -136,7 +136,7 @@ def sweep(
     settings = settings_of(swept)
     if devices is None and not swept:
         raise InvalidInput.of("devices", "must be given, or else sweep")
-    budget, executor = budget or NoLimit(), executor_of(options.get("jobs"), name="jobs")
+    budget, executor = budget or NoLimit(), executor_of(options.get("jobs"))
     on_cluster = options.get("cluster") is not None
     given = no_placement(open_model_of(model, options), model)
     if not isinstance(given, ModelInput) and not on_cluster:

@@ -104,7 +104,7 @@ class LocalPool:
 
     def __post_init__(self) -> None:
         if self.workers < 1:
-            raise InvalidInput.of("workers", f"must be >= 1, got {self.workers}")
+            raise InvalidInput.of("jobs", f"must be >= 1, got {self.workers}")
 
     def map(
         self,
@@ -204,13 +204,9 @@ def _run(item: object) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaskPool:
-    """The workers of a Dask cluster at `address`; a local one where that is "local".
-
-    `option` is how the user named it, for errors.
-    """
+    """The workers of a Dask cluster at `address`; a local one where that is "local"."""
 
     address: str
-    option: str = "workers"
 
     def map(
         self,
@@ -254,7 +250,7 @@ class DaskPool:
             return Client(None if self.address == "local" else self.address)
         except OSError:
             problem = f'must be the address of a Dask scheduler; none answers at "{self.address}"'
-            raise InvalidInput.of(self.option, problem) from None
+            raise InvalidInput.of("jobs", problem) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,20 +266,20 @@ class _DaskWorkers:
         return parcel
 
 
-def executor_of(workers: str | int | None, *, name: str = "workers") -> Executor:
+def executor_of(jobs: str | int | None) -> Executor:
     """From how a user names it: a number of processes, or `dask://HOST:PORT` (`dask://local`).
 
-    Raises `InvalidInput` under `name`.
+    Raises `InvalidInput` under "jobs".
     """
-    if workers is None or workers in (1, "1"):
+    if jobs is None or jobs in (1, "1"):
         return Serial()
-    text = str(workers)
+    text = str(jobs)
     if text.startswith("dask://"):
         rest = text.removeprefix("dask://")
         address = rest if rest == "local" else f"tcp://{rest}"
-        return DaskPool(address=address, option=name)
+        return DaskPool(address=address)
     if not text.isdecimal() or int(text) < 1:
         raise InvalidInput.of(
-            name, f'must be a whole number >= 1 or dask://HOST:PORT, got "{workers}"'
+            "jobs", f'must be a whole number >= 1 or dask://HOST:PORT, got "{jobs}"'
         )
     return LocalPool(workers=int(text))

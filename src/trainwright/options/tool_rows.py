@@ -227,7 +227,7 @@ ROWS += section(
         "exact, or the published one without a proof: descending-area.",
         default="exact",
     ),
-    row("workers", NAME, "Processes to search with, or dask://HOST:PORT.", metavar="N"),
+    row("jobs", NAME, "Processes to search with, or dask://HOST:PORT.", metavar="N"),
     row("journal", PATH, "Write finished batches down; go on from there.", metavar="FILE"),
     row("csv", PATH, "Write every design to this file.", metavar="FILE"),
     row("recheck", PATH, "Prove the search of this document again.", metavar="DOCUMENT"),
@@ -357,7 +357,7 @@ ROWS += section(
     row("sequence", COUNT, "Tokens of a sequence; 2048 if absent.", also="sequence_length"),
     row("micro-batch", COUNT, "Sequences of a microbatch; 1 if absent.", also="microbatch_size"),
     row(
-        "tensor",
+        "tp",
         COUNTS,
         "Tensor degrees whose slices are timed, as 1,2,4.",
         metavar="TEXT",
@@ -430,7 +430,9 @@ ROWS += section(
         at="fit.lora_rank",
         also="tuning.low_rank.rank",
     ),
-    row("probability", SHARE, "With which a run must fit; 0.9 if absent.", at="fit.probability"),
+    row(
+        "fit-probability", SHARE, "With which a run must fit; 0.9 if absent.", at="fit.probability"
+    ),
 )
 ROWS += section(
     "",
