@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "common/random_source.hpp"
+#include "schedule/word_annealing.hpp"
 
 namespace trainwright {
 
@@ -13,7 +14,6 @@ namespace {
 constexpr int32_t kNone = -1;
 // Shares of moves, as of words: of rows on the critical path, and of a range of microbatches.
 constexpr double kOnCriticalPath = 0.7, kCoordinated = 0.25;
-constexpr double kHeat = 0.002;     // of the length, at first; it falls to none
 constexpr int64_t kTrialWork = 16;  // a refused trial is cheap, not free
 constexpr int64_t kWorkBetweenPauses = 10'000'000;
 
@@ -47,7 +47,7 @@ class MoveAnnealing {
     double guide_s = measure(), best_s = value_s_;
     std::vector<std::vector<int32_t>> best = order_;
     trace();
-    const double hot_s = kHeat * value_s_;
+    const double hot_s = mean_action_s() * first_temperature(std::ssize(rows_));  // falls to none
     int64_t next_pause = kWorkBetweenPauses;
     while (work_ < plan_.work && best_s > plan_.stop_at_s * (1.0 + 1e-12)) {
       if (work_ >= next_pause) {
@@ -97,6 +97,12 @@ class MoveAnnealing {
     int32_t cause = kNone;  // the row that it waited for last
     int32_t last = kNone, last_on_link = kNone;
   };
+
+  double mean_action_s() const {
+    double sum_s = 0.0;
+    for (const Row& row : rows_) sum_s += row.duration_s;
+    return sum_s / static_cast<double>(rows_.size());
+  }
 
   int64_t key(int32_t kind, int64_t stage, int64_t microbatch) const {
     return (kind * given_.num_stages() + stage) * given_.num_microbatches + microbatch;

@@ -129,12 +129,8 @@ class Search {
     result_.work += search.work();
   }
 
-  // Large instances must not be heated: their orders are good and single moves hardly mend them.
   // Nearly constant temperatures: colder, a run only polishes what its seed already was.
-  double hot() const {
-    const double size = static_cast<double>(problem_.num_actions) / 192.0;
-    return std::clamp(0.2 * std::pow(size, -0.52), 0.025, 0.2);
-  }
+  double hot() const { return first_temperature(problem_.num_actions); }
 
   WordAnnealing word_annealing() {
     const auto found = [&](const WordState& state) {

@@ -22,6 +22,11 @@ constexpr int64_t kWorkBetweenPauses = 10'000'000;  // about a tenth of a second
 
 }  // namespace
 
+double first_temperature(int64_t num_actions) {
+  const double size = static_cast<double>(num_actions) / 192.0;
+  return std::clamp(0.2 * std::pow(size, -0.52), 0.025, 0.2);
+}
+
 WordAnnealing::WordAnnealing(const StreamProblem& problem, RandomSource& random, Found found,
                              Pause pause)
     : problem_(problem),

@@ -15,6 +15,10 @@
 
 namespace trainwright {
 
+// How hot annealing begins, in mean action times. Large instances must not be heated: their orders
+// are good and single moves hardly mend them.
+double first_temperature(int64_t num_actions);
+
 struct AnnealingPlan {
   int64_t work = 0;
   double hot = 0.6, cold = 0.01;  // temperatures, in mean action times
