@@ -8,7 +8,8 @@
 // allows.
 //
 // Rows stand in a sequence in which each follows what it needs. A move changes nothing that stands
-// before the first row it touches, so a trial simulates only the rest:
+// before the first row it touches; what stands between its rows is put in a new sequence, and what
+// follows keeps its own, and its times from where none that changed is read any more:
 //
 //   start(O, L)  = max(end of the computation before it, end of the link's last copy)
 //   start(D)     = max(end of the computation before it, end(O))

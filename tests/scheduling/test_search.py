@@ -33,8 +33,14 @@ from trainwright.scheduling.candidates import (
 )
 from trainwright.scheduling.families import FAMILIES, FamilyRequest, generate
 from trainwright.scheduling.orders import cut_stages
-from trainwright.scheduling.search import search_schedule
-from trainwright.scheduling.simulate import simulate, timeline_faults, validate
+from trainwright.scheduling.search import search_schedule, with_copies
+from trainwright.scheduling.simulate import (
+    native_costs,
+    native_orders,
+    simulate,
+    timeline_faults,
+    validate,
+)
 
 F, I, W, B, R, *_ = ActionKind  # noqa: E741
 
@@ -261,6 +267,62 @@ def test_orders_with_copies_are_annealed_in_place():
     validate(many.schedule)
     assert timeline_faults(many.timeline) == ()
     assert max(many.schedule.peak_activations) <= 3
+
+
+@pytest.mark.slow
+def test_moves_shorten_long_orders_with_copies_and_both_simulators_agree():
+    placement = Placement.wave(8, virtual_stages=4)
+    times = {"forward_s": 31, "input_grad_s": 37, "weight_grad_s": 19, "offload_s": 29.9}
+    options = {"num_microbatches": 32, "max_activations": 6, "offload": True}
+    costs = ScheduleCosts.of(placement, **times)
+    few, many = (
+        found(question_of(placement, costs=costs, **options, evaluations=count))
+        for count in (1, 3000)
+    )
+    assert many.winner.endswith("moved")
+    assert many.value_s < 0.985 * few.value_s
+    validate(many.schedule)
+    assert timeline_faults(many.timeline) == ()
+
+
+@pytest.mark.parametrize("objective", Objective)
+@pytest.mark.parametrize("seed", range(6))
+def test_moved_orders_take_what_the_simulator_says(objective, seed):
+    draw = np.random.default_rng(seed)
+    placement = (Placement.v(3), Placement.wave(2, virtual_stages=4), Placement.loop(4))[seed % 3]
+    stages = placement.num_stages
+    costs = ScheduleCosts.of(
+        placement,
+        forward_s=draw.uniform(2, 6, stages),
+        input_grad_s=draw.uniform(2, 7, stages),
+        weight_grad_s=draw.uniform(0, 5, stages),
+        transfer_s=float(seed % 2),
+        offload_s=draw.uniform(0.2, 6),
+    )
+    question = question_of(placement, costs=costs, max_activations=4, offload=True)
+    candidate = candidates(question)[0]
+    whole = np.zeros(stages, np.bool_)
+    base = one_at_a_time(placement, question.num_microbatches, fused=whole, recomputed=whole)
+    schedule = with_copies(base, candidate, ahead=0)
+    before = simulate(schedule, candidate.costs)
+    delta, transient, room = candidate.resources
+    moved = _core.anneal_moves(
+        native_orders(schedule),
+        native_costs(candidate.costs),
+        resource_delta=delta,
+        resource_transient=transient,
+        resource_room=room,
+        objective=objective.value,
+        seed=seed,
+        work=100_000,
+        stop_at_s=0.0,
+        poll=None,
+    )
+    after = simulate(replace(schedule, actions=moved.actions), candidate.costs)
+    assert moved.value_s == pytest.approx(objective.of(after), rel=1e-9)
+    assert moved.value_s < 0.9 * objective.of(before)
+    assert candidate.fits(after)
+    assert timeline_faults(after) == ()
 
 
 def test_two_stages_of_a_rank_fit_one_at_a_time_where_the_other_is_on_the_host():

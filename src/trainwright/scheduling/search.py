@@ -206,7 +206,7 @@ def _with_host(question: SearchQuestion, attempt: _Attempt, budget: Budget) -> _
 # Copies made by a rule leave the link idle at one time and are late at another. Orders with copies
 # are no words, so the core moves single actions of them (`native/schedule/move_annealing.hpp`).
 
-_MOST_MOVED = 1_000_000_000  # actions, beside the work of a search: some ten seconds
+_MOST_MOVED = 800_000_000  # actions, beside the work of a search: some twelve seconds
 
 
 def _annealed_in_place(question: SearchQuestion, attempt: _Attempt, budget: Budget) -> _Attempt:
