@@ -192,6 +192,70 @@ ROWS += [
     )
 ]
 
+# huggingface/trl issue 5713, report of its author: Qwen3 on nodes of 8 H100, one sequence each,
+# blocks recomputed; GB that trackio shows of the fullest device. Model, tokens, nodes, ranks that
+# share a sequence: rings under FSDP2, heads that are traded under ZeRO-3.
+OF_TRL = {"cluster": "dgx-h100", "zero": 3, "recompute": "full", "micro_batch": 1, "loss_chunk": 0}
+TRADED = {"software": "trl with deepspeed", "context_exchange": "all_to_all"}
+RINGS = {"software": "trl"}
+NEAR = "75 % likely to fit by our account; its rows with half the tokens on a device hold 7 % more"
+MEASURED = (
+    *(("qwen3-4b", 16384, 2, cp, RINGS, peak) for cp, peak in ((1, 43.4), (2, 25.4), (4, 19.2))),
+    *(("qwen3-4b", 32768, 2, cp, RINGS, peak) for cp, peak in ((2, 44.4), (4, 26.3))),
+    *(("qwen3-4b", 32768, 4, cp, RINGS, peak) for cp, peak in ((2, 43.3), (4, 25.2), (8, 17.7))),
+    ("qwen3-4b", 32768, 1, 1, RINGS, None),
+    *(("qwen3-4b", 16384, 1, cp, TRADED, peak) for cp, peak in ((2, 39.3), (4, 30.2))),
+    *(("qwen3-4b", 32768, 2, cp, TRADED, peak) for cp, peak in ((2, 51.6), (4, 38.2), (8, 28.0))),
+    ("qwen3-4b", 32768, 2, 16, TRADED, 20.4),
+    *(
+        ("qwen3-30b-a3b", length, 2, 1, RINGS, peak)
+        for length, peak in ((16384, 69.5), (32768, None))
+    ),
+    *(("qwen3-30b-a3b", 16384, 2, cp, TRADED, peak) for cp, peak in ((1, 78.0), (2, 61.3))),
+    ("qwen3-30b-a3b", 32768, 2, 2, TRADED, 54.0),
+    *(("qwen3-30b-a3b", 65536, 2, cp, TRADED, peak) for cp, peak in ((4, 54.4), (2, None))),
+)
+ROWS += [
+    Layout(
+        said=f"TRL 5713: {model}, {length} tokens, {nodes} nodes, {cp} to each, {run['software']}",
+        ran=peak is not None,
+        model=model,
+        run={**OF_TRL, **run, "nodes": nodes, "cp": cp, "sequence": length}
+        | {"global_batch": 8 * nodes // cp},
+        wrong=NEAR if (nodes, cp, length) == (1, 1, 32768) else None,
+        peak=None if peak is None else peak * GB,
+        held="device",
+        off=0.51 if model == "qwen3-30b-a3b" and cp > 1 else 0.29,
+    )
+    for model, length, nodes, cp, run, peak in MEASURED
+]
+
+# unslothai, docs "Unsloth benchmarks": the most tokens of its own QLoRA of rank 32 on all products,
+# hidden states of blocks on the host; a quarter more ran out by definition.
+OF_UNSLOTH = {**ADAPTED, **ALONE, "software": "unsloth", "cluster": "dgx-a100", "lora_rank": 32}
+OF_UNSLOTH |= {"weight_bits": 4, "micro_batch": 1, "global_batch": 1, "optimizer": "adamw_8bit"}
+EVEN = "even: the tensors of our account alone leave no 3 % of the card, or 50 % likely to fit"
+SMALL = "even: 8.2 of 8.5 GB, of which 743 tokens more are 0.2"
+LONGEST = (
+    *(("llama3-8b", *row) for row in ((8, 2972), (12, 21848), (16, 40724), (24, 78475))),
+    *(("llama3-8b", *row) for row in ((40, 153977), (48, 191728), (80, 342733))),
+    *(("llama3-70b", *row) for row in ((48, 12106), (80, 89389))),
+)
+WRONG = {("llama3-8b", 80, True): EVEN, ("llama3-70b", 48, True): EVEN}
+WRONG |= {("llama3-70b", 80, True): EVEN, ("llama3-8b", 8, False): SMALL}
+ROWS += [
+    Layout(
+        said=f"Unsloth: {model}, {int(share * tokens)} tokens on {card} GB",
+        ran=share == 1,
+        model=model,
+        run={**OF_UNSLOTH, "sequence": int(share * tokens), "memory": f"{0.985 * card:.2f}GiB"}
+        | {"offload": {"activations": 1.0}},
+        wrong=WRONG.get((model, card, share == 1)),
+    )
+    for model, card, tokens in LONGEST
+    for share in (1, 1.25)
+]
+
 
 def asked(layout: Layout) -> Any:
     return tw.estimate(layout.model, changes=False, **layout.run).document

@@ -627,7 +627,7 @@ PRECISIONS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 )
 
 # Tokens whose logits a framework's usual loss has at once, where these are not all.
-LOSS_CHUNKS: Final[Mapping[str, int]] = MappingProxyType({"trl": 256})
+LOSS_CHUNKS: Final[Mapping[str, int]] = MappingProxyType({"trl": 256, "unsloth": 256})
 USUAL_LOSS_CHUNK: Final = 1024  # where one is written: enough for a product to fill a device
 # Who moves gradients with the states of the optimizer, as PyTorch's FSDP does.
 MOVES_GRADIENTS: Final = frozenset({"accelerate", "trl", "axolotl"})
