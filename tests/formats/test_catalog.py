@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import tomllib
+from dataclasses import replace
 from importlib import resources
 
 import pytest
@@ -11,7 +12,7 @@ from trainwright.errors import InvalidInput
 from trainwright.formats import catalog
 from trainwright.formats.cluster_schema import AcceleratorTable, faults_of
 from trainwright.formats.cluster_toml import read_cluster
-from trainwright.model import count_parameters
+from trainwright.model import Tuning, count_parameters
 from trainwright.provenance import Origin
 
 
@@ -158,3 +159,13 @@ def test_reading_what_is_built_in_does_not_load_pydantic() -> None:
         "sys.exit('pydantic' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_constants_are_those_of_the_built_in_model_alone() -> None:
+    config = catalog.model("llama3-8b").config
+    assert catalog.constants_of("llama3-8b", config) == {"rope_theta": 5e5, "rms_norm_eps": 1e-5}
+    adapted = replace(config, tuning=Tuning(num_frozen_blocks=2))
+    assert catalog.constants_of("llama3-8b", adapted) == catalog.constants_of("llama3-8b", config)
+    assert catalog.constants_of("llama3-8b", replace(config, num_layers=16)) == {}
+    assert catalog.constants_of("llama3-8b", catalog.model("llama2-7b").config) == {}
+    assert catalog.constants_of("mine", config) == {}

@@ -95,11 +95,16 @@ def test_the_script_passes_megatron_every_argument(tmp_path) -> None:
 
 
 def test_what_a_megatron_bundle_asks_for_is_exact() -> None:
-    rotary = bundle(golden_jobs()["llama3-70b uneven loop"], "megatron")
+    rotary = bundle(job("llama2-7b", data=8, global_batch=8), "megatron")
     asked = "\n".join(rotary.asked_of_user)
     assert "--rotary-base" in asked
-    assert "NullTokenizer --vocab-size 128255" in asked
+    assert "NullTokenizer --vocab-size 31999" in asked
     assert any("rotary positions" in each for each in rotary.not_represented)
+    known = bundle(golden_jobs()["llama3-70b uneven loop"], "megatron")
+    assert "--rotary-base" not in "\n".join(known.asked_of_user)
+    assert not any("rotary" in each or "epsilon" in each for each in known.not_represented)
+    flags = known.files["megatron_args.sh"]
+    assert "--rotary-base 500000\n" in flags and "--norm-epsilon 1e-05\n" in flags
     learned = bundle(job("gpt2", data=8, global_batch=8), "megatron")
     assert "--rotary-base" not in "\n".join(learned.asked_of_user)
     assert "NullTokenizer --vocab-size 50256" in "\n".join(learned.asked_of_user)

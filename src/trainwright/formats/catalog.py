@@ -29,13 +29,14 @@ from trainwright.formats.hf_config import (
     read_config,
 )
 from trainwright.formats.json_text import parse_json
-from trainwright.model import RunShape, Tuning, layer_graph
+from trainwright.model import TRAIN_ALL, RunShape, Tuning, layer_graph
 from trainwright.plans.plan import KnownLayout, Parallelism
 from trainwright.units import MIB
 
 if TYPE_CHECKING:
     from trainwright.cluster import Accelerator, Cluster
     from trainwright.formats.codesign_document import FoundChip
+    from trainwright.model import TransformerConfig
 
 LARGEST_DOCUMENT: Final = 64 * MIB  # of a co-design; cluster files are far smaller
 _ACCELERATORS = "accelerators"
@@ -98,6 +99,17 @@ def changed_model(name: str, changes: Mapping[str, Any]) -> ModelDescription:
         is_table = isinstance(own, dict) and isinstance(value, dict)
         config[key] = {**own, **value} if is_table else value
     return read_config(config, name=name, source=document["source"])
+
+
+def constants_of(name: str, config: TransformerConfig) -> Mapping[str, float]:
+    """The base of rotary positions and the epsilon of norms, where a built-in file has them.
+
+    Empty, too, where `config` is not the built-in model of that name, whatever of it trains.
+    """
+    if name not in model_names() or replace(config, tuning=TRAIN_ALL) != model(name).config:
+        return {}
+    stated = _read("trainwright.model", name)["config"]
+    return {key: float(stated[key]) for key in ("rope_theta", "rms_norm_eps") if key in stated}
 
 
 @cache

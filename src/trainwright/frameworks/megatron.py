@@ -15,6 +15,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.errors import InvalidInput
+from trainwright.formats.catalog import constants_of
 from trainwright.frameworks.launch import commented, header
 from trainwright.frameworks.megatron_rules import main_weights_of
 from trainwright.model import ContextExchange, CudaGraph, DeltaRule, LayerKind, StateSpace
@@ -587,17 +588,21 @@ def export_megatron(job: Job, stamp: Stamp) -> ExportBundle:
 
 def _unsaid_constants(job: Job) -> Iterator[str]:
     """What changes the result of training and no time, so that plans do not carry it."""
-    if job.model.rotary:
+    known = constants_of(job.model_name, job.model)
+    if job.model.rotary and "rope_theta" not in known:
         yield "base and scaling of rotary positions: Megatron's defaults unless you add them"
-    yield "epsilon of norms: Megatron's default unless you add it"
+    if "rms_norm_eps" not in known:
+        yield "epsilon of norms: Megatron's default unless you add it"
     if job.model.experts is not None:
         yield "what balances experts: nothing unless you add it; times take loads as asked"
 
 
 def _asked(job: Job) -> Iterator[str]:
-    if job.model.rotary:
+    known = constants_of(job.model_name, job.model)
+    if job.model.rotary and "rope_theta" not in known:
         yield _ROTARY
-    yield _EPSILON
+    if "rms_norm_eps" not in known:
+        yield _EPSILON
     if job.model.experts is not None:
         yield _BALANCE
     # The tokenizer without text counts a token for the end of a document itself.
@@ -685,6 +690,11 @@ def _described(job: Job) -> Iterator[tuple[str, Any]]:
     unrotated = "none" if model.is_recurrent and not model.max_positions else "learned_absolute"
     yield "--position-embedding-type", "rope" if model.rotary else unrotated
     yield "--max-position-embeddings", model.max_positions or job.sequence_length
+    constants = constants_of(job.model_name, model)
+    if "rope_theta" in constants:
+        yield "--rotary-base", int(constants["rope_theta"])
+    if "rms_norm_eps" in constants:
+        yield "--norm-epsilon", constants["rms_norm_eps"]
     if not job.fused_attention:
         yield "--attention-backend", _UNFUSED
 
