@@ -166,6 +166,25 @@ def test_what_a_program_sets_anew_under_a_condition_is_named() -> None:
     assert "give --state-copies" in said(run) and "ac_config budget" in said(run)
 
 
+@pytest.mark.parametrize(
+    ("line", "is_known"),
+    [
+        ("config.init_seed = 3", True),
+        ("config.lm_head.loss_implementation = x", True),
+        ("config.block = hybrid(config.block)", False),
+        ("config.n_layers //= 2", False),
+        ("config.block_overrides[0] = x", False),
+        ("other.block = x", True),
+    ],
+)
+def test_a_preset_that_a_program_changes_is_not_taken_for_itself(line: str, is_known: bool) -> None:
+    text = olmo().replace("    return TransformerConfig", "    config = TransformerConfig")
+    text = text.replace("padded_vocab_size())\n", f"padded_vocab_size())\n    {line}\n", 1)
+    run = read("olmo-core", text)
+    assert (run.model_name == "olmo2-7b") is is_known
+    assert is_known or "olmo2_7B with another config." in said(run)
+
+
 def test_sizes_that_a_program_computes_are_asked_for() -> None:
     text = olmo().replace("LENGTH = 4096", "LENGTH = length_of(4096)")
     with pytest.raises(InvalidInput, match="computes what is needed: max_sequence_length"):

@@ -42,7 +42,7 @@ FORMATS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "prime-rl": ("recipes", "read_prime_rl"),
         "levanter": ("recipes", "read_levanter"),
         "fast-llm": ("recipes", "read_fast_llm"),
-        "flame": ("recipes", "read_flame"),
+        "flame": ("torchtitan", "read_flame"),
         "picotron": ("recipes", "read_picotron"),
         "easyr1": ("recipes", "read_easy_r1"),
         "neuronx": ("recipes", "read_neuronx"),

@@ -23,7 +23,6 @@ from trainwright.frameworks.jobs.fine_tuning import logged_recipe
 from trainwright.frameworks.jobs.hugging_face import is_trainer_program, is_trainer_script
 from trainwright.frameworks.jobs.recipes import (
     EASY_R1,
-    FLAME,
     is_olmo_core,
     is_prime_rl,
 )
@@ -41,7 +40,7 @@ from trainwright.frameworks.jobs.script import (
     texts_of,
 )
 from trainwright.frameworks.jobs.settings import DEEPEST, Beside, parse_settings, parse_toml
-from trainwright.frameworks.jobs.torchtitan import logged_tables
+from trainwright.frameworks.jobs.torchtitan import FLAME, logged_tables
 from trainwright.frameworks.launch import settings_beside
 from trainwright.frameworks.shell import Value, read_script
 

@@ -1,29 +1,26 @@
 """Trainers of research groups, by their files of settings.
 
-OLMo-core (Python, read and not run), prime-rl, levanter, Fast-LLM, flame, picotron, EasyR1 and
-NeuronX Distributed Training. What a file does not say is the default of its program:
+OLMo-core (Python, read and not run), prime-rl, levanter, Fast-LLM, picotron, EasyR1 and NeuronX
+Distributed Training. What a file does not say is the default of its program:
 `olmo_core/train/train_module`, `prime_rl/configs`, `levanter/trainer.py`, `fast_llm/*/config.py`,
-`flame/config_manager.py`, `picotron/train.py`, `verl/workers/actor/config.py` of EasyR1.
+`picotron/train.py`, `verl/workers/actor/config.py` of EasyR1.
 """
 
 from __future__ import annotations
 
 import ast
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 from trainwright.errors import InvalidInput
-from trainwright.formats.hf_config import read_config
 from trainwright.frameworks.jobs.bridge import run_of
 from trainwright.frameworks.jobs.deepspeed import odd_optimizer, optimizer_of
 from trainwright.frameworks.jobs.script import (
     Devices,
     Launch,
-    as_yaml,
-    flags_of,
+    config_beside,
     overrides_of,
     read_launch,
     text_beside,
@@ -45,29 +42,11 @@ from trainwright.frameworks.jobs.settings import (
     products_of,
     vocabulary_of,
 )
-from trainwright.frameworks.jobs.torchtitan import read_tables
 from trainwright.model import TransformerConfig
 from trainwright.model.config import Activation, Experts, Norm
 from trainwright.model.recipe import ALL_IN_16_BIT
 
 _ALL_LONGEST: Final = "sequences are priced at their longest: shorter ones take less"
-
-
-def _config_beside(
-    path: str | None, beside: Beside, notes: list[str], launch: Launch | None = None
-) -> TransformerConfig | None:
-    """The model of a `config.json` that a file names, where it lies beside; else a note."""
-    if path is None:
-        return None
-    found = text_beside(path, launch or Launch(program="", words=()), beside)
-    if found is None:
-        notes.insert(0, f"{UNDESCRIBED}: {path} is not beside this file")
-        return None
-    try:
-        document = json.loads(found)
-    except (ValueError, RecursionError):
-        raise InvalidInput.of(path, "is not JSON") from None
-    return read_config(document, name=path, source=path).config
 
 
 # OLMo-core: a program whose calls state the run
@@ -136,7 +115,7 @@ def read_olmo_core(text: str, beside: Beside = NOTHING) -> StatedRun:
     recompute = _AC_MODES.get(mode, "none")
     if mode and mode not in _AC_MODES:
         notes.append(f"ac_config {mode}: changes the answer, not modelled")
-    name, changes = _olmo_preset(calls, known, notes)
+    name, changes = _olmo_preset(tree, calls, known, notes)
     optimizer = _last(words.get("optim")) or "AdamWConfig"
     eight = _call_of(words.get("float8_config"))
     is_eight = bool(eight) and not _is_false(eight.get("enabled"))
@@ -287,8 +266,35 @@ def _is_false(node: ast.expr | None) -> bool:
     return isinstance(node, ast.Constant) and node.value is False
 
 
+# What a program may set of a preset without another model.
+_OF_NO_SIZE: Final = frozenset(
+    {"init_seed", "init_method", "init_std", "dtype", "loss_implementation", "backend", "use_flash"}
+    | {"fused_ops", "rope", "scaling", "freeze_params", "embed_scale"}
+)
+
+
+def _parts_changed(tree: ast.Module) -> list[str]:
+    """What a program sets of a model after it was made from a preset."""
+    made = {
+        node.targets[0].id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign)
+        and isinstance(node.targets[0], ast.Name)
+        and "TransformerConfig." in ast.unparse(node.value)
+    }
+    found = dict.fromkeys(
+        ast.unparse(target)
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.Assign, ast.AugAssign))
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        if isinstance(target, (ast.Attribute, ast.Subscript))
+    )
+    names = (each.partition("[")[0].split(".") for each in found)
+    return [".".join(each) for each in names if each[0] in made and each[-1] not in _OF_NO_SIZE]
+
+
 def _olmo_preset(
-    calls: list[ast.Call], known: Mapping[str, ast.expr], notes: list[str]
+    tree: ast.Module, calls: list[ast.Call], known: Mapping[str, ast.expr], notes: list[str]
 ) -> tuple[str | None, dict[str, Any] | None]:
     """The catalog's name of the preset that a script takes, and the vocabulary it gives it."""
     kind = "TransformerConfig."
@@ -299,6 +305,11 @@ def _olmo_preset(
     if call is None or name is None:
         shown = f"{', '.join(presets)} is not known here" if presets else "no preset is named"
         notes.insert(0, f"{UNDESCRIBED}: {shown}; give the model")
+        return None, None
+    if changed := _parts_changed(tree):
+        notes.insert(
+            0, f"{UNDESCRIBED}: {preset} with another {', '.join(changed)}; give the model"
+        )
         return None, None
     given = _call_of(call)
     size = _number_of(given.get("vocab_size"), known)
@@ -745,70 +756,6 @@ def _fast_model(base: Settings, beside: Beside) -> TransformerConfig | None:
     )
 
 
-# flame: torchtitan's settings and a model of flash-linear-attention
-# ------------------------------------------------------------------
-
-
-FLAME: Final = re.compile(r"\bflame\.train\b|--model\.config[ =]\S+\.json")
-
-
-def read_flame(text: str, beside: Beside = NOTHING) -> StatedRun:
-    """A script for flame, whose batch of a device is cut by accumulation into no more."""
-    launch, notes = read_launch(text, beside), list[str]()
-    flags, tables = flags_of(launch.words), dict[str, Any]()
-    if isinstance(path := flags.get("job.config_file"), str):
-        inside = text_beside(path, launch, beside)
-        if inside is None:
-            notes.append(f"{path} is not beside this file, and what it says is not used")
-        else:
-            tables = parse_toml(inside)
-    for name, value in flags.items():
-        table, _, key = name.partition(".")
-        if key and isinstance(inner := tables.setdefault(table, {}), dict):
-            inner[key] = as_yaml(value)
-    model, training = tables.pop("model", {}), dict(tables.get("training", {}))
-    steps = training.pop("gradient_accumulation_steps", 1)
-    steps = steps if type(steps) is int and steps > 0 else 1
-    size = training.pop("batch_size", None)
-    training |= {"local_batch_size": size} if type(size) is int else {}
-    degree = training.pop("tensor_parallel_degree", None)
-    parallel = {"tensor_parallel_degree": degree} if degree else {}
-    for key in ("data_parallel_replicate_degree", "data_parallel_shard_degree"):
-        if key in training:
-            parallel[key] = training.pop(key)
-    for key in _OF_FLAME:
-        training.pop(key, None)
-    kept: dict[str, Any] = {name: tables[name] for name in _OF_TITAN if name in tables}
-    kept |= {"training": training, "parallelism": {**parallel, **tables.get("parallelism", {})}}
-    run = read_tables(Settings(kept, from_words=True))
-    notes += [each for each in run.notes if UNDESCRIBED not in each]
-    config = model.get("config")
-    described = _config_beside(config if isinstance(config, str) else None, beside, notes, launch)
-    if config is None:
-        notes.insert(0, f"{UNDESCRIBED}: no --model.config")
-    each = run.batch_per_replica or run.micro_batch or 1
-    devices = launch.devices
-    return replace(
-        run,
-        model=described,
-        model_name=None,
-        program="torchtitan",
-        global_batch=None,
-        batch_per_replica=each * steps,
-        num_devices=devices.total or devices.visible,
-        devices_per_node=devices.per_node,
-        notes=(*launch.notes, *devices.notes, *notes),
-    )
-
-
-_OF_TITAN: Final = ("optimizer", "activation_checkpoint", "float8", "compile")
-_OF_FLAME: Final = (
-    "skip_nan_inf", "dataset_name", "dataset_split", "streaming", "num_workers", "prefetch_factor",
-    "max_norm", "varlen", "context_len", "data_dir", "data_files", "disable_loss_parallel",
-    "data_probs", "persistent_workers", "pin_memory", "snapshot_every_n_steps",
-)  # fmt: skip
-
-
 # picotron: a model of a hub, all in bf16, whose replicas sum gradients in float32
 # --------------------------------------------------------------------------------
 
@@ -1005,7 +952,7 @@ def read_neuronx(text: str, beside: Beside = NOTHING) -> StatedRun:
     kind = found.table("precision").text("type") or "mixed_precision"
     if kind not in _NEURON_PRECISION:
         notes.append(f"precision {kind}: priced as bf16 with float32 states")
-    config = _config_beside(model.text("model_config"), beside, notes)
+    config = config_beside(model.text("model_config"), beside, notes)
     if str(values.get("position_embedding_type")) == "rope" or "num_attention_heads" not in values:
         values.pop("max_position_embeddings", None)
     aligned = found.table("model_alignment_strategy")

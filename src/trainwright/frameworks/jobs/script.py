@@ -7,20 +7,25 @@ alone is read as well, and a file that only sets an array of them.
 from __future__ import annotations
 
 import ast
+import json
 import posixpath
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
 from trainwright.errors import Fault, InvalidInput
 from trainwright.formats.atomic_file import read_bytes
-from trainwright.frameworks.jobs.settings import Beside
+from trainwright.formats.hf_config import read_config
+from trainwright.frameworks.jobs.settings import UNDESCRIBED, Beside
 from trainwright.frameworks.shell import SUBMITTER, ScriptRun, TrainerCall, Value, read_script
+
+if TYPE_CHECKING:
+    from trainwright.model import TransformerConfig
 
 _MOST: Final = 2**20  # bytes of a file of settings
 _LISTS: Final = re.compile(r"\w*(?:ARGS|OPTS|OPTIONS|FLAGS|PARAMS|CONFIGS?)", re.IGNORECASE)
@@ -288,6 +293,23 @@ def text_beside(name: str, launch: Launch, beside: Beside) -> str | None:
         except (InvalidInput, OSError, ValueError):
             continue
     return None
+
+
+def config_beside(
+    path: str | None, beside: Beside, notes: list[str], launch: Launch | None = None
+) -> TransformerConfig | None:
+    """The model of a `config.json` that a file names, where it lies beside; else a note."""
+    if path is None:
+        return None
+    found = text_beside(path, launch or Launch(program="", words=()), beside)
+    if found is None:
+        notes.insert(0, f"{UNDESCRIBED}: {path} is not beside this file")
+        return None
+    try:
+        document = json.loads(found)
+    except (ValueError, RecursionError):
+        raise InvalidInput.of(path, "is not JSON") from None
+    return read_config(document, name=path, source=path).config
 
 
 def _is_below(place: Path, folder: Path) -> bool:

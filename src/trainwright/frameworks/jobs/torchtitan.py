@@ -18,9 +18,17 @@ from typing import Any, Final
 from trainwright.errors import InvalidInput
 from trainwright.formats import catalog
 from trainwright.frameworks.jobs.deepspeed import odd_optimizer, optimizer_of
+from trainwright.frameworks.jobs.script import (
+    as_yaml,
+    config_beside,
+    flags_of,
+    read_launch,
+    text_beside,
+)
 from trainwright.frameworks.jobs.settings import (
     BY_FSDP,
     NOTHING,
+    UNDESCRIBED,
     Beside,
     Settings,
     StatedRun,
@@ -789,3 +797,67 @@ def _mode(modes: list[list[str]], *, beside: Collection[object]) -> str | None:
         if first and is_first and (mode == "full" or set(beside) <= {"none"}):
             return f"{mode}:{first}"
     return None
+
+
+# flame: torchtitan's settings and a model of flash-linear-attention
+# ------------------------------------------------------------------
+
+
+FLAME: Final = re.compile(r"\bflame\.train\b|--model\.config[ =]\S+\.json")
+
+
+def read_flame(text: str, beside: Beside = NOTHING) -> StatedRun:
+    """A script for flame, whose batch of a device is cut by accumulation into no more."""
+    launch, notes = read_launch(text, beside), list[str]()
+    flags, tables = flags_of(launch.words), dict[str, Any]()
+    if isinstance(path := flags.get("job.config_file"), str):
+        inside = text_beside(path, launch, beside)
+        if inside is None:
+            notes.append(f"{path} is not beside this file, and what it says is not used")
+        else:
+            tables = parse_toml(inside)
+    for name, value in flags.items():
+        table, _, key = name.partition(".")
+        if key and isinstance(inner := tables.setdefault(table, {}), dict):
+            inner[key] = as_yaml(value)
+    model, training = tables.pop("model", {}), dict(tables.get("training", {}))
+    steps = training.pop("gradient_accumulation_steps", 1)
+    steps = steps if type(steps) is int and steps > 0 else 1
+    size = training.pop("batch_size", None)
+    training |= {"local_batch_size": size} if type(size) is int else {}
+    degree = training.pop("tensor_parallel_degree", None)
+    parallel = {"tensor_parallel_degree": degree} if degree else {}
+    for key in ("data_parallel_replicate_degree", "data_parallel_shard_degree"):
+        if key in training:
+            parallel[key] = training.pop(key)
+    for key in _OF_FLAME:
+        training.pop(key, None)
+    kept: dict[str, Any] = {name: tables[name] for name in _OF_TITAN if name in tables}
+    kept |= {"training": training, "parallelism": {**parallel, **tables.get("parallelism", {})}}
+    run = read_tables(Settings(kept, from_words=True))
+    notes += [each for each in run.notes if UNDESCRIBED not in each]
+    config = model.get("config")
+    described = config_beside(config if isinstance(config, str) else None, beside, notes, launch)
+    if config is None:
+        notes.insert(0, f"{UNDESCRIBED}: no --model.config")
+    each = run.batch_per_replica or run.micro_batch or 1
+    devices = launch.devices
+    return replace(
+        run,
+        model=described,
+        model_name=None,
+        program="torchtitan",
+        global_batch=None,
+        batch_per_replica=each * steps,
+        num_devices=devices.total or devices.visible,
+        devices_per_node=devices.per_node,
+        notes=(*launch.notes, *devices.notes, *notes),
+    )
+
+
+_OF_TITAN: Final = ("optimizer", "activation_checkpoint", "float8", "compile")
+_OF_FLAME: Final = (
+    "skip_nan_inf", "dataset_name", "dataset_split", "streaming", "num_workers", "prefetch_factor",
+    "max_norm", "varlen", "context_len", "data_dir", "data_files", "disable_loss_parallel",
+    "data_probs", "persistent_workers", "pin_memory", "snapshot_every_n_steps",
+)  # fmt: skip
