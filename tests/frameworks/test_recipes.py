@@ -314,6 +314,13 @@ def test_neuron_cores_are_devices() -> None:
     assert read("neuronx", lora, Beside(vocabulary=32_000)).lora_rank == 16
 
 
+def test_pairs_of_answers_are_two_sequences_on_neuron_cores() -> None:
+    text = NEURON + "model_alignment_strategy: {dpo: {kl_beta: 0.1}}"
+    run = read("neuronx", text, Beside(vocabulary=32_000))
+    assert (run.micro_batch, run.global_batch, run.per_example, run.reference) == (2, 1024, 2, True)
+    assert "a pair of answers is priced as two sequences" in said(run)
+
+
 def test_a_recipe_of_hyperpod_holds_verls_tables() -> None:
     inner = {
         "data": {"max_length": 4096, "train_batch_size": 32, "max_token_len_per_gpu": 8192,

@@ -17,6 +17,7 @@ from typing import Any, Final
 from trainwright.errors import InvalidInput
 from trainwright.frameworks.jobs.bridge import run_of
 from trainwright.frameworks.jobs.deepspeed import odd_optimizer, optimizer_of
+from trainwright.frameworks.jobs.fine_tuning import PAIRED, REFERS, unpriced
 from trainwright.frameworks.jobs.script import (
     Devices,
     Launch,
@@ -411,6 +412,8 @@ def read_prime_rl(text: str, beside: Beside = NOTHING) -> StatedRun:
     half = model.text("optimization_dtype") == "bfloat16"
     optimizer = trainer.table("optim").text("type") or "adamw"
     notes += odd_optimizer(optimizer)
+    if optimizer == "sign_sgd":
+        notes.append("sign_sgd keeps nothing: priced as SGD")
     copies = model.count("dp_replicate") or 1
     exchange = model.one_of("cp_style", ("ring", "ulysses"), "ring")
     zero = 3 if model.switch("reshard_after_forward", default=True) else 2
@@ -455,7 +458,7 @@ _PRIME_OPTIMIZERS: Final = {"adamw": "adamw", "sgd": "sgd", "muon": "muon", "sig
 _LEVANTER_HARMLESS: Final = re.compile(
     r"(?:data|optimizer|checkpointer|tracker|wandb|hf_save_\w+|supervised_data|chat_\w+|dataset_type|"
     r"tokenizer|epoch|eval_harness\w*|log_entropy|data_seed|initialize_from_hf|use_hf_model_config|"
-    r"peft_save_path|model_name_or_path|messages_field|input_role|output_role|reinit_tokens|"
+    r"peft_save_path|lora\.alpha|model_name_or_path|messages_field|input_role|output_role|reinit_tokens|"
     r"model\.(?:rope|reference_checkpoint|initializer_range|layer_norm_epsilon|scan_layers|upcast_attn|"
     r"use_layer_norm_weight|attn_backend|flash_attention_block_size|cross_entropy_block_size|"
     r"scale_attn_by_inverse_layer_idx|use_flash_attention|tokenizer|embed_pdrop)|"
@@ -506,7 +509,8 @@ def read_levanter(text: str, beside: Beside = NOTHING) -> StatedRun:
     lora = found.table("lora")
     adapters: dict[str, Any] = {}
     if "peft_save_path" in found or "lora" in found:
-        adapters = {"lora_rank": lora.count("r") or 8, "lora_targets": products_of(["all-linear"])}
+        named = lora.texts("target_modules") or ("all-linear",)
+        adapters = {"lora_rank": lora.count("r") or 8, "lora_targets": products_of(named)}
     kind = found.table("optimizer").text("type")
     notes += odd_optimizer(kind)
     if own == -1:
@@ -969,4 +973,18 @@ def read_neuronx(text: str, beside: Beside = NOTHING) -> StatedRun:
     run = run_of(values, beside, recipe=None, devices=devices)
     described = config or run.model
     own = [note for note in run.notes if UNDESCRIBED not in note or config is None]
-    return replace(run, model=described, **adapters, program=None, notes=(*notes, *own))
+    run = replace(run, model=described, **adapters, program=None, notes=(*notes, *own))
+    by = next((each for each in sorted(PAIRED) if each in aligned), None)
+    if by is None or run.micro_batch is None:
+        return run
+    table = aligned.table(by)
+    notes = [*run.notes, *unpriced(by, table, adapts=bool(adapters))]
+    batch = None if run.global_batch is None else 2 * run.global_batch
+    return replace(
+        run,
+        micro_batch=2 * run.micro_batch,
+        global_batch=batch,
+        per_example=2,
+        reference=(by in REFERS and not table.switch("precompute_ref_log_probs")) or None,
+        notes=tuple(notes),
+    )
