@@ -369,7 +369,7 @@ def sweep(
     objective: str | None = ...,
     pareto: str | Iterable[str] | None = ...,
     tokens: float | None = ...,
-    price: float | None = ...,
+    price: float | Sequence[float] | None = ...,
     power: float | None = ...,
     deadline: str | float | None = ...,
     mtbf: str | float | None = ...,

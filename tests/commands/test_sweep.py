@@ -14,7 +14,7 @@ import pytest
 import trainwright
 from trainwright.documents.open import recheck
 from trainwright.documents.printing import Report
-from trainwright.documents.sweep import on_more_devices
+from trainwright.documents.sweep import on_more_devices, remake_sweep
 from trainwright.errors import InvalidInput
 from trainwright.options.clusters import parse_sizes
 from trainwright.plans.status import Status
@@ -442,3 +442,21 @@ def test_devices_and_options_are_swept_together():
     ]
     with pytest.raises(InvalidInput, match="devices: must be given, or else sweep"):
         trainwright.sweep("gpt2", **own, sequence=256)
+
+
+def test_clusters_are_compared_by_what_devices_of_each_cost_and_draw() -> None:
+    asked = {"sweep": {"cluster": ("dgx-h100", "dgx-a100")}, "global_batch": 64, "sequence": 1024}
+    asked |= {"devices": 8, "top": 0, "tokens": 3e11, "objective": "cost", "schedule": "1f1b"}
+    alike = trainwright.sweep("gpt2", **asked, price=2.5)
+    own = trainwright.sweep("gpt2", **asked, price=(2.5, 1.2))
+    for document in (alike.document, own.document):
+        for row, watts in zip(document.rows, (700, 400), strict=True):
+            assert row.train_s is not None
+            assert row.energy_j == pytest.approx(watts * 8 * row.train_s)
+    h100, a100 = own.document.rows
+    assert h100.cost == pytest.approx(alike.document.rows[0].cost)
+    assert a100.cost == pytest.approx(1.2 / 2.5 * alike.document.rows[1].cost)
+    assert (alike.document.best, own.document.best) == (0, 1)
+    assert remake_sweep(own.document).rows == own.document.rows
+    with pytest.raises(InvalidInput, match="one for each swept cluster, got 3 for 2"):
+        trainwright.sweep("gpt2", **asked, price=(2.5, 1.2, 1.0))

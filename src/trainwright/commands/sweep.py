@@ -33,6 +33,7 @@ from trainwright.documents.sweep import (
     objective_aim,
     objectives_to_search,
     on_more_devices,
+    own_figures,
     pareto_rows,
     plan_row,
     row_score,
@@ -155,8 +156,11 @@ def sweep(
         except InvalidInput as error:
             raise InvalidInput(_with_sweep(error.faults, options)) from None
 
+    prices = _price_by_cluster(options.get("price"), settings)
     calls = [(call_for(size, each), each) for each in settings for size in sizes]
-    largest, _ = calls[-1]
+    largest, last = calls[-1]
+    if prices:
+        options = {**options, "price": prices[last["cluster"]]}
     if largest.question.allowed.searches_orders:
         problem = "searched is for one number of devices; sweep named families, then plan one row"
         raise InvalidInput.of("schedule", problem)
@@ -170,7 +174,11 @@ def sweep(
     with executor.crew() as crew:
         found = _Rows(goal, budget, crew, journal)
         for at, (call, setting) in enumerate(calls):
-            found.add(call, at=at if swept else None, setting=setting)
+            own: dict[str, float | None] = {}
+            if setting.get("cluster") is not None:
+                own = own_figures(call, goal, prices.get(setting["cluster"], options.get("price")))
+                own |= {} if options.get("power") is None else {"power_watts": None}
+            found.add(call, at=at if swept else None, setting=setting, own=own)
         if swept:
             pass  # rows are answers to different questions: none bounds another
         elif (
@@ -182,6 +190,17 @@ def sweep(
         else:
             found.search_between(largest)
     return SweepReport(found.document(largest, given.warnings))
+
+
+def _price_by_cluster(price: Any, settings: Iterable[Options]) -> dict[str, float]:
+    """What devices of each swept cluster cost, where prices were told apart."""
+    if not isinstance(price, tuple):
+        return {}
+    clusters = [*dict.fromkeys(each["cluster"] for each in settings if "cluster" in each)]
+    if len(clusters) != len(price):
+        told = f"{len(price)} for {len(clusters)}"
+        raise InvalidInput.of("price", f"must be one, or one for each swept cluster, got {told}")
+    return dict(zip(clusters, price, strict=True))
 
 
 def settings_of(swept: Mapping[str, Iterable[Any]]) -> list[dict[str, Any]]:
@@ -240,7 +259,12 @@ class _Rows:
         self.searched: list[SearchedObjective] = []
 
     def add(
-        self, call: ModelCall, *, at: int | None = None, setting: Options = MappingProxyType({})
+        self,
+        call: ModelCall,
+        *,
+        at: int | None = None,
+        setting: Options = MappingProxyType({}),
+        own: Mapping[str, float | None] = MappingProxyType({}),
     ) -> None:
         """Plan one size, or the setting `at` its place, unless time is up."""
         size, key = call.question.num_devices, self._key(call)
@@ -259,7 +283,8 @@ class _Rows:
             self.plans[place] = plan_on_cluster(call, self.budget, crew=self.crew)
             self.budget.stage = None
             self._keep(key, lambda: encode(self.plans[place]))
-        self.rows[place] = replace(plan_row(size, self.plans[place], self.goal), settings=told)
+        row = plan_row(size, self.plans[place], self.goal, **own)
+        self.rows[place] = replace(row, settings=told)
 
     def _key(self, call: ModelCall, *more: object) -> str:
         """Of all that a search is asked; empty where nothing is kept."""

@@ -89,7 +89,8 @@ class SweepRow:
 
     `goodput` is the share of time that is useful work, with a checkpoint every
     `checkpoint_interval_s`; `train_s`, `cost` and `energy_j` are of the whole training, failures
-    and checkpoints included.
+    and checkpoints included. `price_per_hour` and `power_watts` are of its devices, where those of
+    another row have others.
     """
 
     devices: int
@@ -109,6 +110,8 @@ class SweepRow:
     micro_batch: int | None = None
     peak_memory_bytes: float | None = None
     layout: str | None = field(default=None, metadata={RARE: True})
+    price_per_hour: float | None = field(default=None, metadata={RARE: True})
+    power_watts: float | None = field(default=None, metadata={RARE: True})
     goodput: float | None = None
     checkpoint_interval_s: float | None = None
     train_s: float | None = None
@@ -248,6 +251,19 @@ def goal_of(largest: ModelCall, options: Options) -> Goal:
     )
 
 
+def own_figures(call: ModelCall, goal: Goal, price: float | None) -> dict[str, float | None]:
+    """Price and power of a call's devices, where they are not those of the goal.
+
+    `price` is what was said of its cluster, None where nothing was said of clusters apart.
+    """
+    found: dict[str, float | None] = {}
+    for name, said in (("price_per_hour", price), ("power_watts", None)):
+        figures = {getattr(pool.accelerator, name) for pool in call.question.cluster.pools}
+        own = said if said is not None else figures.pop() if len(figures) == 1 else None
+        found[name] = None if own == getattr(goal.training, name) else own
+    return found
+
+
 def _checkpoint_bytes(question: ModelQuestion) -> float:
     """Weights and optimizer states of all parameters, and what a profile does not tell apart."""
     model, recipe = question.model, question.settings.recipe
@@ -324,10 +340,19 @@ def _is_late(row: SweepRow, goal: Goal) -> bool:
     return row.train_s * ((row.lower_bound_s or 0.0) / row.step_time_s) > deadline_s
 
 
-def plan_row(size: int, plan: Planned, goal: Goal) -> SweepRow:
-    """The row of a plan on at most `size` devices."""
+def plan_row(
+    size: int,
+    plan: Planned,
+    goal: Goal,
+    *,
+    price_per_hour: float | None = None,
+    power_watts: float | None = None,
+) -> SweepRow:
+    """The row of a plan on at most `size` devices; price and power where they are its own."""
     row = SweepRow(
         devices=size,
+        price_per_hour=price_per_hour,
+        power_watts=power_watts,
         status=plan.status,
         lower_bound_s=plan.lower_bound_s,
         search_s=plan.search_s,
@@ -402,8 +427,9 @@ def with_totals(row: SweepRow, goal: Goal) -> SweepRow:
 
 def _outcome(row: SweepRow, goal: Goal) -> Outcome:
     assert row.devices_used and row.step_time_s is not None and row.tokens_per_s
+    own = {"price_per_hour": row.price_per_hour, "power_watts": row.power_watts}
     return outcome(
-        goal.training,
+        replace(goal.training, **{name: each for name, each in own.items() if each is not None}),
         devices=row.devices_used,
         step_time_s=row.step_time_s,
         tokens_per_s=row.tokens_per_s,
@@ -539,7 +565,8 @@ def remake_sweep(document: ModelSweepResult) -> ModelSweepResult:
     best, plan = document.best, document.best_plan
     if plan is not None and best is not None and 0 <= best < len(rows):
         row = rows[best]
-        made_row = plan_row(row.devices, plan, goal)
+        own = {"price_per_hour": row.price_per_hour, "power_watts": row.power_watts}
+        made_row = plan_row(row.devices, plan, goal, **own)
         rows[best] = replace(made_row, search_s=row.search_s, settings=row.settings)
     made = replace(
         document,

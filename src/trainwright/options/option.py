@@ -124,6 +124,14 @@ def _positive(given: Any, name: str) -> float:
     return value
 
 
+def _prices(given: Any, name: str) -> float | tuple[float, ...]:
+    """A finite number > 0, or several."""
+    parts = given.split(",") if isinstance(given, str) else given
+    if isinstance(parts, list | tuple) and len(parts) > 1:
+        return tuple(_positive(part, name) for part in parts)
+    return _positive(parts[0] if isinstance(parts, list | tuple) and parts else parts, name)
+
+
 _TOKENS_OF: Final = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
 
@@ -324,6 +332,10 @@ def _own_repr(value: Any, _: Any) -> tuple[str, ...]:
     return (repr(value),)
 
 
+def _price_words(value: Any, _: Any) -> tuple[str, ...]:
+    return (",".join(map(repr, value)) if isinstance(value, tuple) else repr(value),)
+
+
 def _loads(given: Any, name: str) -> tuple[float, ...]:
     """Numbers, or the name of a way to keep loads even."""
     from trainwright.model.recipe import BALANCES
@@ -394,6 +406,9 @@ DEGREE: Final = Reader(
 NUMBER: Final = Reader(read=_any_number, annotation="float | None", metavar="X", words=_own_repr)
 AMOUNT: Final = Reader(read=_number, annotation="float | None", metavar="X", words=_own_repr)
 POSITIVE: Final = Reader(read=_positive, annotation="float | None", metavar="X", words=_own_repr)
+PRICES: Final = Reader(
+    read=_prices, annotation="float | Sequence[float] | None", metavar="X", words=_price_words
+)
 AMOUNTS: Final = Reader(
     read=_each(_number), annotation="Sequence[float] | None", metavar="VALUE,...", words=_joined
 )
