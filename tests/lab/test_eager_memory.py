@@ -330,6 +330,72 @@ def test_beside_quantized_weights_blocks_pass_on_float32(again: bool) -> None:
     assert more == pytest.approx(wide - narrow, rel=0.05)
 
 
+def of_adapters_on_float32(blocks: int, again: bool) -> float:
+    """What the account has of adapters beside float32 weights under autocast, four sequences."""
+    low_rank = LowRank(rank=16, targets=ON_ATTENTION)
+    model = replace(MODEL, num_layers=blocks, tuning=Tuning(low_rank=low_rank))
+    run = replace(
+        RUN,
+        microbatch_size=4,
+        global_batch=8,
+        recompute=Recompute.FULL if again else Recompute.NONE,
+        recipe=Recipe(precision="bf16_autocast"),
+    )
+    account = framework_memory("hugging-face")
+    step = price_configuration(model, CLUSTER, run)
+    (rank,) = memory_figures(model, run, step, account, device=CLUSTER.accelerator)
+    return rank.allocated.typical_bytes
+
+
+def counted_on_float32(blocks: int, again: bool) -> float:
+    """The same on modules of transformers, all weights frozen but for the adapters'."""
+    import torch
+    from torch import nn
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    from trainwright.lab.rank_program import Held, watched
+
+    class Adapted(nn.Module):
+        def __init__(self, base: nn.Linear) -> None:
+            super().__init__()
+            self.base = base
+            self.down = nn.Linear(base.in_features, 16, bias=False, dtype=torch.float32)
+            self.up = nn.Linear(16, base.out_features, bias=False, dtype=torch.float32)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = self.base(x)
+            return out + self.up(self.down(x))
+
+    held = Held()
+    with FakeTensorMode(allow_non_fake_inputs=True), watched(held), held:
+        model = decoder(blocks, narrow=False, again=again)
+        for weight in model.parameters():
+            weight.requires_grad = False
+        for layer in model.model.layers:
+            for name, each in list(layer.self_attn.named_children()):
+                if isinstance(each, nn.Linear):
+                    setattr(layer.self_attn, name, Adapted(each))
+        words = torch.zeros(4, RUN.sequence_length, dtype=torch.long)
+        held.forget_peak()
+        with torch.autocast("cpu", torch.bfloat16):
+            masks = {"full_attention": None}
+            loss = model(input_ids=words, attention_mask=masks, labels=words).loss
+        loss.backward()
+    return float(held.peak)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("again", [False, True])
+def test_autocast_keeps_no_copies_of_frozen_weights_but_those_that_backward_reads(
+    again: bool,
+) -> None:
+    """ATen caches the casts of weights that train; recomputed blocks make the others again."""
+    pytest.importorskip("transformers")
+    for blocks in (8, 32):
+        found, expected = of_adapters_on_float32(blocks, again), counted_on_float32(blocks, again)
+        assert found == pytest.approx(expected, rel=0.06 if again else 0.10), blocks
+
+
 def alive_at_most(blocks: int, *, frozen: bool, reentrant: bool) -> int:
     """Hidden states that live at once in a step of the first FSDP, one of two ranks."""
     import weakref

@@ -773,10 +773,15 @@ def _upcast_share(
 def _cached_casts(
     graph: LayerGraph, model: TransformerConfig, run: Configuration, ends: _Ends
 ) -> float:
-    """Copies of weights that a cache of autocast keeps until the loss is known."""
+    """Copies of weights that train, which a cache of autocast keeps until the loss is known.
+
+    Casts of frozen ones are not cached (aten/src/ATen/autocast_mode.cpp, `cached_cast`), so that a
+    recomputed block makes them again.
+    """
     if run.recompute is Recompute.NONE or not graph.run.precision.casts:
         return 0.0
-    cached = [_HALF * _multiplied(c) for c in graph.classes if c.kind is LayerKind.BLOCK]
+    blocks = [c for c in graph.classes if c.kind is LayerKind.BLOCK]
+    cached = [_HALF * _multiplied(block, trained=True) for block in blocks]
     logits = graph.run.loss_tokens * graph.run.padded(model.vocabulary_size)
     made = _MADE_BACKWARD * logits / graph.run.tensor_parallel * ends.last
     return max(0.0, _most_blocks(run, model) * max(cached, default=0.0) - made)
@@ -864,13 +869,14 @@ def _eager_layer_bytes(
     return added
 
 
-def _multiplied(layer: LayerClass) -> float:
-    """Weights of products on a device."""
+def _multiplied(layer: LayerClass, *, trained: bool = False) -> float:
+    """Weights of products on a device, all or those that train."""
     return sum(
         parameter.count_per_device
         for operator in layer.operators
         if operator.matrix is not None
         for parameter in operator.parameters
+        if parameter.trainable or not trained
     )
 
 
