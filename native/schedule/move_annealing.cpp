@@ -17,8 +17,10 @@ constexpr int32_t kNone = -1;
 // Shares of moves, as of words: of rows on the critical path, and of a range of microbatches, which
 // cost a simulation of all that runs meanwhile.
 constexpr double kOnCriticalPath = 0.7, kCoordinated = 0.03;
-// From the given order, again, and from the best: one run in place of three ends up to 1 % apart.
+// From the given order, hotter, and from the best: runs end up to 1 % apart, and an order whose
+// copies a rule has made can be far from a good one.
 constexpr int kRuns = 3;
+constexpr double kHotter = 8.0;
 constexpr double kRoundedUp = 1.0 + 1e-12;  // sums in another order
 constexpr int64_t kTrialWork = 16;          // a refused trial is cheap, not free
 constexpr int64_t kWorkBetweenPauses = 10'000'000;
@@ -62,7 +64,7 @@ class MoveAnnealing {
         order_ = run + 1 < kRuns ? given : best_;
         start();
       }
-      anneal((plan_.work - work_) / (kRuns - run));
+      anneal((plan_.work - work_) / (kRuns - run), run == 1 ? kHotter : 1.0);
     }
     for (const auto& order : best_)
       for (const int32_t id : order) result.actions.push_back(given_.actions[id]);
@@ -99,10 +101,11 @@ class MoveAnnealing {
   bool is_shortest() const { return best_s_ <= plan_.stop_at_s * kRoundedUp; }
 
   // From where it stands; the best is kept.
-  void anneal(int64_t work) {
+  void anneal(int64_t work, double heat) {
     double guide_s = measure();
     trace();
-    const double hot_s = mean_action_s() * first_temperature(std::ssize(rows_));  // falls to none
+    // It falls to none.
+    const double hot_s = heat * mean_action_s() * first_temperature(std::ssize(rows_));
     const int64_t begin = work_;
     while (work_ < begin + work && !is_shortest()) {
       if (work_ >= next_pause_) {
