@@ -128,6 +128,8 @@ def every_group(candidate, total: int):
 
 def every_way(layers, cuts, modes=MODES):
     """Options of all layers; of a stage's blocks only how many run in each mode matters."""
+    if len({layer.layer_class for layer in layers}) == len(layers):  # no two are alike
+        return [tuple(map(str, chosen)) for chosen in product(modes, repeat=len(layers))]
     per_stage = []
     for a, b in cuts:
         names = [layer.name for layer in layers[a:b]]

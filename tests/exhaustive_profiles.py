@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import combinations, pairwise, product
 from random import Random
 
 import numpy as np
 
 from exhaustive import has_its_ends, two_nodes_of_two
+from mixed_clusters import ETHERNET
+from trainwright.cluster import Cluster
 from trainwright.errors import InvalidInput
 from trainwright.formats import catalog
 from trainwright.planning.question.layouts import LOOPED, chunks_per_rank
@@ -182,3 +185,50 @@ def drawn_question(seed):
     question = question_of(rng, FAMILIES[seed % len(FAMILIES)], zero_stages, profile)
     assert question.model.tells_state_apart is known
     return question
+
+
+# Profiles on two pools of the same devices
+# -----------------------------------------
+
+
+def two_halls(rng: Random) -> Cluster:
+    """One or two devices in each, on links and memories of their own, joined by a slow network."""
+    one = catalog.cluster("dgx-h100").with_nodes(1).pools[0]
+    sizes, rates = rng.choice(((1, 2), (2, 1), (1, 1))), (450e9, rng.choice((10e9, 450e9)))
+    pools = tuple(
+        replace(pool, accelerator=replace(pool.accelerator, memory_bytes=gib * GIB))
+        for pool, gib in (
+            (
+                replace(
+                    one, levels=(replace(one.levels[0], size=size, bandwidth_bytes_per_s=rate),)
+                ),
+                rng.choice((6, 8, 12, 16, 40)),
+            )
+            for size, rate in zip(sizes, rates, strict=True)
+        )
+    )
+    joint = replace(ETHERNET, bandwidth_bytes_per_s=rng.choice((1e9, 12.5e9, 1e11)))
+    return Cluster(name="halls", pools=pools, joint=joint)
+
+
+def drawn_on_pools(seed: int) -> ModelQuestion:
+    """A short chain on two pools; whether its profile tells state apart is drawn, too."""
+    rng = Random(seed)
+    known, short = rng.random() < 0.6, None
+    while short is None or len(short.structure.layers) > 4:
+        short = random_profile(rng, tells_state_apart=known)
+    cluster, one = two_halls(rng), Span.only(1)
+    return ModelQuestion(
+        model=measured_model((short,)),
+        cluster=cluster,
+        workload=Workload(global_batch=rng.choice((2, 3)), sequence_length=1),
+        num_devices=cluster.num_devices,
+        allowed=Allowed(
+            schedules=(rng.choice(("1f1b", "zb-h1")),),
+            zero_stages=rng.choice(((0,), (0, 1), (1,), (2, 3), (0, 3))),
+            recompute=MODES,
+            state_copies=one,
+            context=one,
+            microbatch_size=one,
+        ),
+    )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
+from mixed_clusters import ETHERNET
 from trainwright import diff, estimate, explain, improve, plan, reasons, sweep, what_if
 from trainwright.cluster import Cluster
 from trainwright.errors import InvalidInput, UnsupportedFeature
@@ -188,6 +190,46 @@ def test_a_changed_cluster_changes_a_plan_alike_by_both_roads(roads):
         what_if(known, flops_scale=2.0)
     with pytest.raises(InvalidInput, match="1024"):
         what_if(known, sequence=2048)
+
+
+def halls(cluster: Cluster) -> Cluster:
+    """Four and two devices of the cluster's kind, the two on slower links."""
+    pool = cluster.pool_of()
+    level = pool.levels[0]
+    pools = (
+        replace(pool, levels=(replace(level, size=4),)),
+        replace(pool, levels=(replace(level, size=2, bandwidth_bytes_per_s=32e9),)),
+    )
+    joint = replace(ETHERNET, bandwidth_bytes_per_s=100e9, latency_s=2e-6)
+    return Cluster(name="halls", pools=pools, joint=joint)
+
+
+def test_a_plan_on_several_pools_is_the_same_by_both_roads(roads, tmp_path):
+    config, profile, cluster = roads
+    asked = {"cluster": halls(cluster), "global_batch": 16, "micro_batch": 1, "tp": 1}
+    asked |= {"recompute": "none,full", "top": 2}
+    told = plan(config, sequence=1024, cp=1, calibration="none", **asked).document
+    found = plan(profile, **asked)
+    known = found.document
+    assert known.status == told.status
+    assert known.layout == told.layout != "alone"
+    assert known.step_time_s == pytest.approx(told.step_time_s, rel=1e-12)
+    assert known.lower_bound_s == pytest.approx(told.lower_bound_s, rel=1e-9)
+    assert known.step_time_low_s is None
+    found.save(tmp_path / "halls.json")
+    again = explain(tmp_path / "halls.json").document
+    assert again.step_time_s == known.step_time_s
+    assert improve(found).document.best_known_s <= known.step_time_s * (1 + 1e-9)
+    one_idle = what_if(found, pool="1", devices=0).document.after
+    assert one_idle.step_time_s > known.step_time_s
+
+
+def test_a_profile_is_of_one_kind_of_device(roads):
+    _, profile, cluster = roads
+    other = catalog.cluster("dgx-h100").with_nodes(1).pools[0]
+    kinds = Cluster(name="kinds", pools=(cluster.pool_of(), other), joint=ETHERNET)
+    with pytest.raises(UnsupportedFeature, match="measured on one kind of device"):
+        plan(profile, cluster=kinds, global_batch=16)
 
 
 def test_reasons_name_what_a_measured_plan_uses_and_nothing_else(run):

@@ -20,7 +20,7 @@ from trainwright.documents.model_plan import (
     step_keys,
     step_range,
 )
-from trainwright.documents.plan_view import memory_assumption
+from trainwright.documents.plan_view import measured_words, memory_assumption
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature, refuse
 from trainwright.options.clusters import refuse_several_pools, resolve_pools, stated_chains
 from trainwright.options.inputs import naming_options
@@ -227,7 +227,12 @@ def with_mixed_plan(
     plan, profiles, step = found.plan, found.profiles, found.step
     used = sorted({pool for chain in step.chains for pool in chain.pools})
     spread = step_range(question, plan, used)
-    assert spread is not None, "what several pools run is estimated"
+    if spread is None:
+        pool = used[0]
+        own = question.cluster.alone(pool)
+        words = measured_words(question.model, profiles[pool], own, question.overheads)
+    else:
+        words = estimate_words(question, profiles, spread)
     ranks = tuple(_ranks(question, plan, step))
     binding = _binding(ranks, step)
     parts_s = chains_by_part_s(plan, profiles, question.cluster, step)
@@ -246,8 +251,8 @@ def with_mixed_plan(
         host_bytes_per_rank=host_bytes_by_rank(MixedShelf.of(question), found),
         time_by_part_s=parts_s[binding.chain][binding.rank],
         assumptions={
-            **estimate_words(question, profiles, spread),
-            "memory": "; ".join(held),
+            **words,
+            "memory": "; ".join(dict.fromkeys(held)),
             "schedule": f"{plan.schedule}, simulated for each chain of like replicas",
         },
     )

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from trainwright._version import __version__
 from trainwright.cluster import Cluster
 from trainwright.cluster.calibration import TYPICAL
-from trainwright.errors import Fault, InvalidInput, refuse
+from trainwright.errors import Fault, InvalidInput, UnsupportedFeature, refuse
 from trainwright.formats.calibration_toml import deciding_memory
 from trainwright.formats.document_json import decode, encode
 from trainwright.model import DEFAULT_RECIPE, PRECISIONS, Head, Offload, TransformerConfig
 from trainwright.options.clusters import (
     opened,
     priced_as_run,
-    refuse_several_pools,
     resolve_pools,
     software_named_by,
     with_host,
@@ -64,6 +63,7 @@ from trainwright.units import format_bytes, format_seconds
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from trainwright.cluster import Accelerator
     from trainwright.execution import Budget
     from trainwright.model import Recipe
     from trainwright.options.inputs import ProfileInput
@@ -233,6 +233,24 @@ def measured_by(
     return found.without(names) if (names := frozenset(excluded)) else found
 
 
+def _refuse_other_devices(cluster: Cluster) -> None:
+    """A profile says what layers cost on one kind of device; pools of it may differ in memory."""
+    devices = [pool.accelerator for pool in cluster.pools]
+    if any(_speed(each) != _speed(devices[0]) for each in devices):
+        kinds = ", ".join(device.name for device in devices)
+        raise UnsupportedFeature(
+            f"cluster: {cluster.name} has several pools, of {kinds}, and a profile was measured on "
+            "one kind of device",
+            alternative="plan it on the pools of one kind",
+        )
+
+
+def _speed(device: Accelerator) -> tuple[object, ...]:
+    """What tells devices apart by how long layers take on them."""
+    peaks = (device.peak_flops_per_s, device.memory_bandwidth_bytes_per_s)
+    return (device.name, *peaks, device.efficiency, device.launch_overhead_s, device.cores)
+
+
 def refuse_empty_mixed_space(question: ModelQuestion) -> None:
     """Raise `InvalidInput` where no pool has a point that the options allow."""
     free = replace(question.allowed, pipeline=ANY, data=ANY)  # of all pools together
@@ -278,7 +296,7 @@ def model_call(given: ModelInput | ProfileInput, options: Options) -> ModelCall:
     if isinstance(given, ModelInput):
         trained = given.config
     else:
-        refuse_several_pools(cluster, "cluster", alternative="plan a profile on each pool alone")
+        _refuse_other_devices(cluster)
         trained = measured_by(given.points, sequence=sequence, excluded=excluded)
         sequence = _one_if_none(trained.sequence_length)
     workload = resolve_workload(global_batch=batch, sequence=sequence)

@@ -47,6 +47,7 @@ from trainwright.planning.question.layouts import (
     slices_at,
 )
 from trainwright.planning.question.question import (
+    ZERO_STAGES,
     Candidate,
     Point,
     dense_points,
@@ -966,10 +967,10 @@ class MixedLayouts:
         )
 
     def _zero_stages(self, shape: Shape) -> tuple[int, ...]:
-        allowed = self.shelf.question.allowed.zero_stages
-        if shape.name == "across":
-            return allowed
-        return tuple(stage for stage in allowed if stage in _BESIDE_ZERO)
+        question = self.shelf.question
+        runs = ZERO_STAGES if shape.name == "across" else _BESIDE_ZERO
+        possible = runs if question.shards_state else (0,)
+        return tuple(stage for stage in question.allowed.zero_stages if stage in possible)
 
     def _grid(self, shape: Shape, point: Point) -> Grid:
         key = (shape, point.microbatch_size, point.devices, point.expert_devices)

@@ -391,6 +391,11 @@ class ModelQuestion:
         return model.head is Head.LANGUAGE and not model.num_mtp_layers
 
     @property
+    def shards_state(self) -> bool:
+        """Whether ZeRO shards anything: not of a profile that does not tell what its bytes are."""
+        return not isinstance(self.model, MeasuredModel) or self.model.tells_state_apart
+
+    @property
     def precision(self) -> str:
         """The number format that is stated, or the usual one of the devices of the one pool."""
         stated = self.workload.precision or self.settings.recipe.precision

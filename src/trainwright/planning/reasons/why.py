@@ -20,7 +20,7 @@ from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.planning.bounds.pools import FAMILIES as MIXED_FAMILIES
 from trainwright.planning.bounds.pools import Shape
 from trainwright.planning.question.layouts import BRAIDED, ON_HOST, SLICED, chunks_per_rank
-from trainwright.planning.question.question import Allowed, Span
+from trainwright.planning.question.question import ZERO_STAGES, Allowed, Span
 from trainwright.planning.reasons.infeasible import SHARE_S, eased
 from trainwright.planning.search.framework import plan_runnable
 from trainwright.planning.search.orders import with_searched_orders
@@ -422,7 +422,7 @@ def moves_on_pools(shelf: MixedShelf, plan: Plan) -> Iterator[tuple[str, str, Pl
             count = plan.num_microbatches * size // new
             changed = replace(plan, microbatch_size=new, num_microbatches=count)
             yield "microbatch", f"--micro-batch {new}", changed
-    for stage in range(4):
+    for stage in ZERO_STAGES if shelf.question.shards_state else (0,):
         if stage != degrees.zero_stage:
             sharded = replace(plan, parallelism=replace(degrees, zero_stage=stage))
             yield "zero", f"--zero {stage}", sharded
