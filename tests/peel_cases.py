@@ -18,6 +18,7 @@ BY_KIND = (
     "static_bytes",
     "weight_bytes",
     "largest_weight_bytes",
+    "freed_bytes",
 )
 
 
@@ -54,6 +55,7 @@ def problem(rng, *, size: int, num_ranks: int, num_kinds: int = 6, tight: float 
         "static_bytes": each(),
         "weight_bytes": each(),
         "largest_weight_bytes": each(),
+        "freed_bytes": np.full(num_kinds, 1e9),  # all that any way keeps
         "level_offset": np.arange(num_kinds + 1),
         "transient_bytes": each(),
         "beside_bytes": each(),
@@ -119,7 +121,7 @@ def chain_of_stages(rng, *, num_ranks: int, num_microbatches: int, max_activatio
         "input_grad_s": input_grad_s,
         "weight_grad_s": weight_grad_s,
         **dict.fromkeys(("tail_s", "optimizer_s", "static_bytes"), none),
-        **dict.fromkeys(("weight_bytes", "largest_weight_bytes"), none),
+        **dict.fromkeys(("weight_bytes", "largest_weight_bytes", "freed_bytes"), none),
         "level_offset": np.minimum(np.arange(size + 2), size),
         "transient_bytes": none,
         "beside_bytes": none,
@@ -133,6 +135,20 @@ def chain_of_stages(rng, *, num_ranks: int, num_microbatches: int, max_activatio
         "rank_forward_s": np.maximum.accumulate(ranks[1]),
         "near_in_flight": one,
         "far_in_flight": one,
+    }
+
+
+def with_bytes(x, rng, *, microbatches: float):
+    """The chain of stages with room for so many microbatches on each rank, and for one at least.
+
+    Of what an activation keeps, its input gradient frees a part.
+    """
+    kept = rng.uniform(0.2, 3, 2 * x["num_ranks"])
+    both = kept + kept[::-1]
+    return x | {
+        "front_bytes": kept,
+        "freed_bytes": kept * rng.uniform(0, 1, len(kept)),
+        "usable_bytes": float(both.max() + (microbatches - 1) * both.mean()),
     }
 
 
@@ -169,14 +185,15 @@ def merged(x, num_ranks: int):
 def stages_of(x, cuts):
     """The merged chain with these cuts, as `drawn_order_s` takes it."""
     kinds = [x["kind_of"][a, b] for a, b in pairwise(cuts)]
-    return x | {name: x[name][kinds] for name in BY_KIND}
+    return x | {name: x[name][kinds] for name in (*BY_KIND, "front_bytes")}
 
 
 def drawn_order_s(x, rng) -> float:
     """The step in an order that is drawn: a rank's streams in a random order of urgency.
 
-    The rank that can start first goes on. Of its places some are for the near chunk alone. After
-    its last action a rank exchanges what its stages leave exposed.
+    The rank that can start first goes on. Of its places some are for the near chunk alone; beside
+    the bytes of near chunks there is room for a far one. After its last action a rank exchanges
+    what its stages leave exposed.
     """
     p, m, k = x["num_ranks"], x["num_microbatches"], x["max_activations"]
     last, free, done = 2 * p - 1, [0.0] * p, {}
@@ -186,6 +203,8 @@ def drawn_order_s(x, rng) -> float:
     ]
     next_of = dict.fromkeys((stream for own in streams for stream in own), 0)
     held = dict.fromkeys(range(last + 1), 0)
+    kept, freed = x["front_bytes"], np.minimum(x["front_bytes"], x["freed_bytes"])
+    left = [x["usable_bytes"]] * p
 
     def ready_s(r: int, kind: str, stage: int) -> float:
         j = next_of[kind, stage]
@@ -194,6 +213,8 @@ def drawn_order_s(x, rng) -> float:
         if kind == "F":
             both = held[r] + held[last - r]
             if both == k or (stage == r and held[r] == near[r]):
+                return math.inf
+            if kept[stage] + (kept[last - r] if stage == r else 0.0) > left[r] * (1 + 1e-12):
                 return math.inf
             source = ("F", stage - 1) if stage else None
         else:
@@ -221,6 +242,7 @@ def drawn_order_s(x, rng) -> float:
         done[kind, stage, next_of[kind, stage]] = free[r]
         next_of[kind, stage] += 1
         held[stage] += (kind == "F") - (kind == "W")
+        left[r] -= {"F": kept[stage], "I": -freed[stage], "W": freed[stage] - kept[stage]}[kind]
     return max(free[r] + x["tail_s"][r] + x["tail_s"][last - r] for r in range(p))
 
 

@@ -37,6 +37,7 @@ void bind_peel(nb::module_& module) {
       .array("static_bytes", &PeelKinds::static_bytes)
       .array("weight_bytes", &PeelKinds::weight_bytes)
       .array("largest_weight_bytes", &PeelKinds::largest_weight_bytes)
+      .array("freed_bytes", &PeelKinds::freed_bytes)
       .bind(module, "PeelKinds");
   Fields<PeelFronts>()
       .array("level_offset", &PeelFronts::level_offset)

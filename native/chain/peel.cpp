@@ -39,6 +39,7 @@ struct Waits {
   double slowest_far_s = 0;
   double near_forward_s = 0, forward_s = 0, near_back_s = 0, backward_s = 0;
   double near_weight_s = 0, far_weight_s = 0, tail_s = 0, optimizer_s = 0;
+  double near_freed = 0, far_freed = 0;  // bytes, by an input gradient at most
   double most_far = kInfinite;  // forwards of the far chunk that can start before any goes back
 };
 
@@ -520,15 +521,18 @@ class Peeler {
     w.backward_s = w.near_back_s + x_.kinds.input_grad_s[far] + w.far_weight_s;
     w.tail_s = x_.kinds.tail_s[near] + x_.kinds.tail_s[far];
     w.optimizer_s = x_.kinds.optimizer_s[near] + x_.kinds.optimizer_s[far];
+    w.near_freed = x_.kinds.freed_bytes[near];
+    w.far_freed = x_.kinds.freed_bytes[far];
     return w;
   }
 
   // Idle time of the rank, and what follows its work in the step (`scheduling.bounds`, window).
   // Places are limited in number and, where `kept` says what they take, in bytes. The far chunk of
   // a microbatch is held beside its near one. So with K and K' bytes in U all forwards that fit at
-  // once take at most U · max(F / K, (F + F') / (K + K')); what is left to do of activations that
-  // wait for their input gradients is bounded alike beside w, the longest weight gradient, for
-  // each place: one that waits for it alone may keep nothing.
+  // once take at most U · max(F / K, (F + F') / (K + K')). What is left to do of activations is
+  // bounded alike beside any w for each place, where one that waits for its weight gradient alone
+  // keeps what the input gradient cannot have freed: with w = 0 by the ratios of all, and with the
+  // longest weight gradient for w, where it may keep nothing, by those that wait for both.
   double wait_s(const Waits& w, const Kept& kept) const {
     const double m = static_cast<double>(x_.num_microbatches);
     const double places = static_cast<double>(x_.max_activations);
@@ -551,6 +555,12 @@ class Peeler {
         const double per_byte_s = std::max(
             {0.0, (w.near_back_s - weight_s) / kept.near, (w.backward_s - 2 * weight_s) / both});
         most_s = std::min(most_s, count * weight_s + room * per_byte_s);
+        const double near_late = kept.near - w.near_freed, far_late = kept.far - w.far_freed;
+        if (near_late > 0 && far_late > 0) {
+          most_s = std::min(most_s, room * std::max({w.near_back_s / kept.near, w.backward_s / both,
+                                                     w.near_weight_s / near_late,
+                                                     w.far_weight_s / far_late}));
+        }
       }
       return most_s;
     };

@@ -19,7 +19,7 @@
 
 namespace trainwright {
 
-// Stages by kind, [K] each; the last three are bytes on a device.
+// Stages by kind, [K] each; the last four are bytes on a device.
 struct PeelKinds {
   std::span<const double> forward_s;
   std::span<const double> input_grad_s;
@@ -29,6 +29,8 @@ struct PeelKinds {
   std::span<const double> static_bytes;
   std::span<const double> weight_bytes;          // all weights, whole
   std::span<const double> largest_weight_bytes;  // of one layer, whole
+  // The most that an input gradient frees of what a microbatch keeps, however the stage runs.
+  std::span<const double> freed_bytes;
 };
 
 // How kinds can be run. A kind without levels cannot be. Its levels ascend, and the last has the

@@ -21,6 +21,7 @@ from peel_cases import (
     problem,
     stages_of,
     until_near_s,
+    with_bytes,
 )
 from random_cases import cases
 from trainwright._native import _core
@@ -100,6 +101,40 @@ def test_no_order_of_a_split_in_v_ends_before_its_bound(
     least_s = min(drawn_order_s(x, rng) for _ in range(6))
     for limit_s in (math.inf, least_s * (1 + 1e-9)):
         assert _core.peel(asked_of_peel(x).replace(limit_s=limit_s)).cost <= least_s * (1 + 1e-9)
+
+
+@cases(40)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    num_ranks=st.integers(2, 5),
+    num_microbatches=st.integers(2, 12),
+    microbatches=st.sampled_from((1.0, 1.5, 2.5, 4.0)),
+)
+def test_no_order_that_fits_into_bytes_ends_before_the_bound(
+    seed, num_ranks, num_microbatches, microbatches
+):
+    rng = np.random.default_rng(seed)
+    x = chain_of_stages(
+        rng,
+        num_ranks=num_ranks,
+        num_microbatches=num_microbatches,
+        max_activations=2 * num_microbatches + 1,
+    )
+    x = with_bytes(x, rng, microbatches=microbatches)
+    least_s = min(drawn_order_s(x, rng) for _ in range(6))
+    for limit_s in (math.inf, least_s * (1 + 1e-9)):
+        assert _core.peel(asked_of_peel(x).replace(limit_s=limit_s)).cost <= least_s * (1 + 1e-9)
+
+
+def test_what_waits_for_its_weight_gradient_alone_takes_room_until_the_end():
+    x = chain_of_stages(
+        np.random.default_rng(0), num_ranks=4, num_microbatches=12, max_activations=24
+    )
+    x = with_bytes(x, np.random.default_rng(1), microbatches=2.5)
+    asked = asked_of_peel(x)
+    known = asked.replace(kinds=asked.kinds.replace(freed_bytes=0.1 * x["front_bytes"]))
+    unknown = asked.replace(kinds=asked.kinds.replace(freed_bytes=x["front_bytes"]))
+    assert _core.peel(known).cost > _core.peel(unknown).cost * 1.01
 
 
 @cases(40)

@@ -295,6 +295,7 @@ class PeelKinds:
         static_bytes: NDArray[np.float64],
         weight_bytes: NDArray[np.float64],
         largest_weight_bytes: NDArray[np.float64],
+        freed_bytes: NDArray[np.float64],
     ) -> None: ...
     def replace(
         self,
@@ -307,6 +308,7 @@ class PeelKinds:
         static_bytes: NDArray[np.float64] = ...,
         weight_bytes: NDArray[np.float64] = ...,
         largest_weight_bytes: NDArray[np.float64] = ...,
+        freed_bytes: NDArray[np.float64] = ...,
     ) -> PeelKinds: ...
     @property
     def forward_s(self) -> NDArray[np.float64]: ...
@@ -324,6 +326,8 @@ class PeelKinds:
     def weight_bytes(self) -> NDArray[np.float64]: ...
     @property
     def largest_weight_bytes(self) -> NDArray[np.float64]: ...
+    @property
+    def freed_bytes(self) -> NDArray[np.float64]: ...
 
 class PeelFronts:
     def __init__(

@@ -343,6 +343,12 @@ def _least_of_classes(costs: CostTable, rows: Floats) -> Floats:
     return found
 
 
+def _most_of_classes(costs: CostTable, rows: Floats) -> Floats:
+    """The largest row of each class of layers, [C]."""
+    found: Floats = np.maximum.reduceat(rows, costs.class_offsets[:-1])
+    return found
+
+
 @dataclass(slots=True, eq=False)
 class StageKinds:
     """The K kinds of stages of a profile's chain of L layers in C classes.
@@ -364,6 +370,7 @@ class StageKinds:
     sync_bytes: Floats
     trained_bytes: Floats
     weight_bytes: Floats
+    freed_bytes: Floats
     level_bytes: Floats
     levels_of: tuple[tuple[int, ...], ...]
     overlap: Overlap = DEFAULT_OVERLAP
@@ -413,6 +420,7 @@ class StageKinds:
             sync_bytes=sync,
             trained_bytes=trained,
             weight_bytes=np.where(counts > 0, weights, 0.0).max(axis=1),
+            freed_bytes=counts @ _most_of_classes(costs, costs.saved_until_input_grad_bytes),
             level_bytes=level_bytes,
             levels_of=levels_of,
             overlap=overlap,

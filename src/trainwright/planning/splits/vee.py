@@ -230,6 +230,7 @@ def _peel_kinds(
             static_bytes=held_static_bytes(kinds, replicas),
             weight_bytes=static[:, :, StaticKind.WEIGHT].sum(axis=1),
             largest_weight_bytes=kinds.weight_bytes,
+            freed_bytes=kinds.freed_bytes,
         )
     return known[replicas]
 
