@@ -75,6 +75,7 @@ def problem(rng, *, size: int, num_ranks: int, num_kinds: int = 6, tight: float 
 def asked(x) -> _core.PeelProblem:
     """The chain as the peel wants it."""
     kinds = {name: x[name] for name in BY_KIND}
+    of_level = np.repeat(np.arange(len(x["level_offset"]) - 1), np.diff(x["level_offset"]))
     fronts = {
         "level_offset": x["level_offset"],
         "transient_bytes": x["transient_bytes"],
@@ -82,6 +83,7 @@ def asked(x) -> _core.PeelProblem:
         "point_offset": x["front_offset"],
         "kept_bytes": x["front_bytes"],
         "time_s": x["front_time_s"],
+        "tail_s": x["tail_s"][np.repeat(of_level, np.diff(x["front_offset"]))],
     }
     named = ("front_offset", "front_bytes", "front_time_s")
     rest = {name: x[name] for name in x if name not in (*kinds, *fronts, *named)}

@@ -46,6 +46,7 @@ void bind_peel(nb::module_& module) {
       .array("point_offset", &PeelFronts::point_offset)
       .array("kept_bytes", &PeelFronts::kept_bytes)
       .array("time_s", &PeelFronts::time_s)
+      .array("tail_s", &PeelFronts::tail_s)
       .bind(module, "PeelFronts");
   Fields<PeelProblem>()
       .number("num_ranks", &PeelProblem::num_ranks)

@@ -43,11 +43,12 @@ struct Waits {
   double most_far = kInfinite;  // forwards of the far chunk that can start before any goes back
 };
 
-// Bytes that activations of both chunks keep, and those there are for them; no bytes where only
-// their number is limited.
+// How both chunks run: the bytes that their activations keep, and those there are for them; no
+// bytes where only their number is limited.
 struct Kept {
   double near = 0, far = 0, room = 0;
-  double far_s = 0;  // a microbatch of the far chunk
+  double far_s = 0;   // a microbatch of the far chunk
+  double tail_s = 0;  // exchanged at last
 };
 
 struct Pick {
@@ -177,6 +178,18 @@ class Peeler {
     return x_.fronts.time_s[x_.fronts.point_offset[last_level(kind) + 1] - 1];
   }
 
+  // What a rank within the limit exchanges at last: slower ways hide more of it, by no more than
+  // they take longer.
+  double least_tail_s(int64_t near, int64_t far) const {
+    const auto fastest_tail_s = [&](int64_t kind) {
+      return x_.fronts.tail_s[x_.fronts.point_offset[last_level(kind) + 1] - 1];
+    };
+    const double spare_s =
+        x_.limit_s / static_cast<double>(x_.num_microbatches) - fastest_s(near) - fastest_s(far);
+    return std::max(x_.kinds.tail_s[near] + x_.kinds.tail_s[far],
+                    fastest_tail_s(near) + fastest_tail_s(far) - std::max(0.0, spare_s));
+  }
+
   double leanest_bytes(int64_t kind) const {
     return x_.fronts.kept_bytes[x_.fronts.point_offset[last_level(kind)]];
   }
@@ -285,8 +298,7 @@ class Peeler {
               double& left_s = left_[r + 1][at(a + near, b - far)];
               const int64_t k = kind(a, a + near), l = kind(b - far, b);
               const double own_s = x_.weighs_tails_before
-                                       ? x_.kinds.weight_grad_s[k] + x_.kinds.tail_s[k] +
-                                             x_.kinds.tail_s[l] - before_s
+                                       ? x_.kinds.weight_grad_s[k] + least_tail_s(k, l) - before_s
                                        : 0.0;
               const double both_s = std::max(after_s, own_s);
               if (both_s >= left_s) continue;
@@ -475,7 +487,7 @@ class Peeler {
           const double kept_s = lives_s(i, k);
           if (kept_s >= found.time_s) continue;
           const Kept kept{x_.fronts.kept_bytes[i], x_.fronts.kept_bytes[k], room,
-                          x_.fronts.time_s[k]};
+                          x_.fronts.time_s[k], x_.fronts.tail_s[i] + x_.fronts.tail_s[k]};
           const double waited_s = work_s - idle_s + wait_s(waits, kept);
           const double step_s = std::max({work_s, waited_s, kept_s});
           if (step_s < found.time_s) {
@@ -557,9 +569,9 @@ class Peeler {
         most_s = std::min(most_s, count * weight_s + room * per_byte_s);
         const double near_late = kept.near - w.near_freed, far_late = kept.far - w.far_freed;
         if (near_late > 0 && far_late > 0) {
-          most_s = std::min(most_s, room * std::max({w.near_back_s / kept.near, w.backward_s / both,
-                                                     w.near_weight_s / near_late,
-                                                     w.far_weight_s / far_late}));
+          most_s = std::min(
+              most_s, room * std::max({w.near_back_s / kept.near, w.backward_s / both,
+                                       w.near_weight_s / near_late, w.far_weight_s / far_late}));
         }
       }
       return most_s;
@@ -580,11 +592,12 @@ class Peeler {
 
     const double own_end_s = w.turn_s - left_s + w.through_s + w.near_back_s;
     const double step_end_s = own_end_s - w.near_weight_s + w.reached_end_s;
-    const double after_s = std::max(std::max(0.0, own_end_s) + w.tail_s, step_end_s);
+    const double tail_s = in_bytes ? kept.tail_s : w.tail_s;
+    const double after_s = std::max(std::max(0.0, own_end_s) + tail_s, step_end_s);
     const double late_start_s = w.first_back_s - filled_s + std::max(trips - 1, 0.0) * trip_s;
     const bool all_at_once = 2 * m <= places && (!in_bytes || m * both <= kept.room);
     double waited_s = w.head_s + trips * trip_s + after_s;
-    waited_s = std::max(waited_s, late_start_s + (all_at_once ? w.tail_s : after_s));
+    waited_s = std::max(waited_s, late_start_s + (all_at_once ? tail_s : after_s));
 
     // Until the first near input gradient no near place is free again, so few microbatches pass.
     const double far_s = in_bytes ? kept.far_s : w.slowest_far_s;

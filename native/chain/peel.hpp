@@ -10,7 +10,8 @@
 // into memory together, and is bounded by its work and by the time it must wait with room for no
 // more than so many activations (`scheduling.bounds`). A kind has a front for each level of
 // transients, of all ways that need no more; beside all microbatches in flight lie the transients
-// of one of both chunks.
+// of one of both chunks. A slower way hides more of what replicas exchange at last, but by no more
+// than it takes longer, so that no way off the fronts is better.
 #pragma once
 
 #include <cstdint>
@@ -42,6 +43,7 @@ struct PeelFronts {
   std::span<const int64_t> point_offset;    // points of each level
   std::span<const double> kept_bytes;       // of a point: ascending, of one microbatch
   std::span<const double> time_s;  // of a point: descending, forward and backward of one microbatch
+  std::span<const double> tail_s;  // of a point: exchanged at last, no less than of its kind
 };
 
 struct PeelProblem {

@@ -339,6 +339,7 @@ class PeelFronts:
         point_offset: NDArray[np.int64],
         kept_bytes: NDArray[np.float64],
         time_s: NDArray[np.float64],
+        tail_s: NDArray[np.float64],
     ) -> None: ...
     def replace(
         self,
@@ -349,6 +350,7 @@ class PeelFronts:
         point_offset: NDArray[np.int64] = ...,
         kept_bytes: NDArray[np.float64] = ...,
         time_s: NDArray[np.float64] = ...,
+        tail_s: NDArray[np.float64] = ...,
     ) -> PeelFronts: ...
     @property
     def level_offset(self) -> NDArray[np.int64]: ...
@@ -362,6 +364,8 @@ class PeelFronts:
     def kept_bytes(self) -> NDArray[np.float64]: ...
     @property
     def time_s(self) -> NDArray[np.float64]: ...
+    @property
+    def tail_s(self) -> NDArray[np.float64]: ...
 
 class PeelProblem:
     def __init__(

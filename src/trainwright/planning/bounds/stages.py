@@ -380,6 +380,7 @@ class StageKinds:
     shared: dict[Replicas, Sharing] = field(default_factory=dict)
     of_ranks_in_v: dict[Replicas, _core.PeelKinds] = field(default_factory=dict)
     packed: dict[int, PackedFronts] = field(default_factory=dict)
+    tails: dict[Replicas, tuple[PackedFronts, Floats]] = field(default_factory=dict)
     ways: dict[tuple[tuple[int, tuple[int, ...]], ...], Ways] = field(default_factory=dict)
     rows_worth: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
     packed_ways: dict[tuple[bytes, bool], PackedWays] = field(default_factory=dict)
@@ -815,6 +816,13 @@ class PackedFronts:
             time_s=kinds.least_time_s[runs],
             level_bytes=nothing,
         )
+
+    @property
+    def kind_of_points(self) -> Ints:
+        """Of every point."""
+        of_level = np.repeat(np.arange(len(self.levels) - 1), np.diff(self.levels))
+        found: Ints = np.repeat(of_level, np.diff(self.offset))
+        return found
 
     def place(self, kind: int, point: int) -> tuple[int, int]:
         """Which of the levels of its kind a point is of, and where in that front."""

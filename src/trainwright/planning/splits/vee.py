@@ -71,6 +71,7 @@ class VProblem:
 
     kinds: StageKinds
     fronts: PackedFronts
+    tail_s: Floats
     times: LayerTimes
     num_ranks: int
     family: str
@@ -113,6 +114,7 @@ class VProblem:
         return cls(
             kinds=kinds,
             fronts=_with_added(fronts, kinds, sharing) if exchanging else fronts,
+            tail_s=_tail_s(fronts, kinds, replicas),
             times=times,
             num_ranks=p,
             family=question.family,
@@ -179,6 +181,7 @@ class VProblem:
                 point_offset=fronts.offset,
                 kept_bytes=fronts.kept_bytes,
                 time_s=fronts.time_s,
+                tail_s=self.tail_s,
             ),
         )
 
@@ -239,10 +242,22 @@ def _with_added(fronts: PackedFronts, kinds: StageKinds, sharing: Sharing) -> Pa
     """With what replicas add to every microbatch."""
     if sharing.adds_nothing:
         return fronts
-    level_kind = np.repeat(np.arange(len(fronts.levels) - 1), np.diff(fronts.levels))
-    kind = np.repeat(level_kind, np.diff(fronts.offset))
-    added_s = sharing.added_s(kinds.forward_s, kind, fronts.time_s)
+    added_s = sharing.added_s(kinds.forward_s, fronts.kind_of_points, fronts.time_s)
     return replace(fronts, time_s=fronts.time_s + added_s)
+
+
+def _tail_s(fronts: PackedFronts, kinds: StageKinds, replicas: Replicas) -> Floats:
+    """What replicas exchange after the last microbatch, by point; a slower one hides more.
+
+    Kept for the fronts that were asked for last.
+    """
+    known = kinds.tails.get(replicas)
+    if known is None or known[0] is not fronts:
+        kind = fronts.kind_of_points
+        sharing = Sharing.of(kinds, replicas).at(kind)
+        known = fronts, sharing.exposed(kinds.forward_s[kind], fronts.time_s).last_s
+        kinds.tails[replicas] = known
+    return known[1]
 
 
 # The value of a game between rows and columns: how to mix columns so that the least row is most
