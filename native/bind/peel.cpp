@@ -56,7 +56,7 @@ void bind_peel(nb::module_& module) {
       .number("gathered_share", &PeelProblem::gathered_share)
       .number("floor_s", &PeelProblem::floor_s)
       .number("limit_s", &PeelProblem::limit_s)
-      .number("weighs_tails_before", &PeelProblem::weighs_tails_before)
+      .number("weighs_ends", &PeelProblem::weighs_ends)
       .table("kind_of", &PeelProblem::kind_of)
       .array("forward_before_s", &PeelProblem::forward_before_s)
       .array("input_grad_before_s", &PeelProblem::input_grad_before_s)

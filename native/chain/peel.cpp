@@ -134,7 +134,11 @@ template <typename Aim>
 class Peeler {
  public:
   Peeler(const PeelProblem& problem, Aim aim)
-      : x_(problem), aim_(aim), p_(problem.num_ranks), size_(problem.num_layers()) {
+      : x_(problem),
+        aim_(aim),
+        p_(problem.num_ranks),
+        size_(problem.num_layers()),
+        usable_bytes_(problem.usable_bytes / kBelowOne) {
     reached_.assign(p_, 0.0);
     for (int64_t r = 1; r < p_; ++r) reached_[r] = reached_[r - 1] + x_.transfer_s[r - 1];
     measure_lengths();
@@ -210,8 +214,7 @@ class Peeler {
     for (int64_t total = 2; total <= size_; ++total) {
       for (int64_t near = 1; near < total; ++near) {
         const int64_t far = total - near;
-        if (time_s[near] + time_s[far] <= x_.limit_s &&
-            bytes[near] + bytes[far] <= x_.usable_bytes) {
+        if (time_s[near] + time_s[far] <= x_.limit_s && bytes[near] + bytes[far] <= usable_bytes_) {
           most_ = total;
           break;
         }
@@ -297,9 +300,8 @@ class Peeler {
               if (!runs_[at(b - far, b)]) continue;
               double& left_s = left_[r + 1][at(a + near, b - far)];
               const int64_t k = kind(a, a + near), l = kind(b - far, b);
-              const double own_s = x_.weighs_tails_before
-                                       ? x_.kinds.weight_grad_s[k] + least_tail_s(k, l) - before_s
-                                       : 0.0;
+              const double own_s =
+                  x_.weighs_ends ? x_.kinds.weight_grad_s[k] + least_tail_s(k, l) - before_s : 0.0;
               const double both_s = std::max(after_s, own_s);
               if (both_s >= left_s) continue;
               const Wanted any{x_.limit_s, std::nextafter(x_.limit_s, kInfinite), true};
@@ -416,7 +418,7 @@ class Peeler {
     const double whole = x_.kinds.weight_bytes[near] + x_.kinds.weight_bytes[far];
     const double heaviest =
         std::max(x_.kinds.largest_weight_bytes[near], x_.kinds.largest_weight_bytes[far]);
-    return x_.usable_bytes - x_.kinds.static_bytes[near] - x_.kinds.static_bytes[far] -
+    return usable_bytes_ - x_.kinds.static_bytes[near] - x_.kinds.static_bytes[far] -
            zero::gathered_bytes(x_.gathered_share, heaviest, whole);
   }
 
@@ -568,7 +570,7 @@ class Peeler {
             {0.0, (w.near_back_s - weight_s) / kept.near, (w.backward_s - 2 * weight_s) / both});
         most_s = std::min(most_s, count * weight_s + room * per_byte_s);
         const double near_late = kept.near - w.near_freed, far_late = kept.far - w.far_freed;
-        if (near_late > 0 && far_late > 0) {
+        if (x_.weighs_ends && near_late > 0 && far_late > 0) {
           most_s = std::min(
               most_s, room * std::max({w.near_back_s / kept.near, w.backward_s / both,
                                        w.near_weight_s / near_late, w.far_weight_s / far_late}));
@@ -592,7 +594,7 @@ class Peeler {
 
     const double own_end_s = w.turn_s - left_s + w.through_s + w.near_back_s;
     const double step_end_s = own_end_s - w.near_weight_s + w.reached_end_s;
-    const double tail_s = in_bytes ? kept.tail_s : w.tail_s;
+    const double tail_s = in_bytes && x_.weighs_ends ? kept.tail_s : w.tail_s;
     const double after_s = std::max(std::max(0.0, own_end_s) + tail_s, step_end_s);
     const double late_start_s = w.first_back_s - filled_s + std::max(trips - 1, 0.0) * trip_s;
     const bool all_at_once = 2 * m <= places && (!in_bytes || m * both <= kept.room);
@@ -639,6 +641,7 @@ class Peeler {
   const PeelProblem& x_;
   Aim aim_;
   int64_t p_, size_, most_ = 0;
+  double usable_bytes_;          // with what may just fit
   std::vector<double> reached_;  // transfers from rank 0 to each
   std::vector<char> runs_;       // stages by first layer and layer after the last
   std::vector<std::vector<int64_t>> near_lengths_;  // of stages that run, by first layer

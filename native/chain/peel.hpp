@@ -12,6 +12,11 @@
 // transients, of all ways that need no more; beside all microbatches in flight lie the transients
 // of one of both chunks. A slower way hides more of what replicas exchange at last, but by no more
 // than it takes longer, so that no way off the fronts is better.
+//
+// Where the ends of a step are weighed, ranks that the last input gradients still pass exchange
+// theirs, too, each as long as its own ways do, and what waits for its weight gradient alone keeps
+// what its input gradient cannot have freed. That holds for every order, but a split that is good
+// for it may wait more in the middle, so where splits are looked for they are not.
 #pragma once
 
 #include <cstdint>
@@ -54,7 +59,7 @@ struct PeelProblem {
   double gathered_share = 0;         // layers whose weights are gathered (common/zero.hpp)
   double floor_s = 0;                // no split is shorter, so that what is no longer is as good
   double limit_s = 0;                // longer ranks are of no interest
-  bool weighs_tails_before = false;  // of ranks that the last input gradients still pass
+  bool weighs_ends = false;          // what is still held and exchanged at the end; see below
   std::span<const int64_t> kind_of;  // [L, L + 1] by first layer and the one after the last
   std::span<const double> forward_before_s;     // [L + 1] of all layers before one
   std::span<const double> input_grad_before_s;  // [L + 1]

@@ -123,7 +123,7 @@ def test_no_order_that_fits_into_bytes_ends_before_the_bound(
     x = with_bytes(x, rng, microbatches=microbatches)
     x["tail_s"] = rng.uniform(0, 3, 2 * num_ranks)
     least_s = min(drawn_order_s(x, rng) for _ in range(6))
-    asked = asked_of_peel(x).replace(weighs_tails_before=True)
+    asked = asked_of_peel(x).replace(weighs_ends=True)
     slowest = asked.kinds.replace(tail_s=rng.uniform(0, 1, 2 * num_ranks) * x["tail_s"])
     for limit_s in (math.inf, least_s * (1 + 1e-9)):
         found = _core.peel(asked.replace(limit_s=limit_s, kinds=slowest))
@@ -135,7 +135,7 @@ def test_what_waits_for_its_weight_gradient_alone_takes_room_until_the_end():
         np.random.default_rng(0), num_ranks=4, num_microbatches=12, max_activations=24
     )
     x = with_bytes(x, np.random.default_rng(1), microbatches=2.5)
-    asked = asked_of_peel(x)
+    asked = asked_of_peel(x).replace(weighs_ends=True)
     known = asked.replace(kinds=asked.kinds.replace(freed_bytes=0.1 * x["front_bytes"]))
     unknown = asked.replace(kinds=asked.kinds.replace(freed_bytes=x["front_bytes"]))
     assert _core.peel(known).cost > _core.peel(unknown).cost * 1.01
@@ -167,7 +167,7 @@ def test_no_split_in_v_exchanges_its_last_gradients_before_the_bound(
         for cuts in every_cut(2 * (num_ranks + more), 2 * num_ranks)
         for _ in range(2)
     )
-    asked = asked_of_peel(x | {"weighs_tails_before": True})
+    asked = asked_of_peel(x | {"weighs_ends": True})
     for limit_s in (math.inf, least_s * (1 + 1e-9)):
         assert _core.peel(asked.replace(limit_s=limit_s)).cost <= least_s * (1 + 1e-9)
 
@@ -178,7 +178,7 @@ def test_what_the_first_rank_exchanges_follows_the_last_input_gradients_of_the_o
     )
     x["tail_s"] = np.array([9.0, 0, 0, 0, 0, 0])
     asked = asked_of_peel(x)
-    weighed = asked.replace(weighs_tails_before=True)
+    weighed = asked.replace(weighs_ends=True)
     assert _core.peel(weighed).cost > _core.peel(asked).cost + 1
 
 

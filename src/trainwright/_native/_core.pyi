@@ -378,7 +378,7 @@ class PeelProblem:
         gathered_share: float,
         floor_s: float,
         limit_s: float,
-        weighs_tails_before: bool,
+        weighs_ends: bool,
         kind_of: NDArray[np.int64],
         forward_before_s: NDArray[np.float64],
         input_grad_before_s: NDArray[np.float64],
@@ -400,7 +400,7 @@ class PeelProblem:
         gathered_share: float = ...,
         floor_s: float = ...,
         limit_s: float = ...,
-        weighs_tails_before: bool = ...,
+        weighs_ends: bool = ...,
         kind_of: NDArray[np.int64] = ...,
         forward_before_s: NDArray[np.float64] = ...,
         input_grad_before_s: NDArray[np.float64] = ...,
@@ -427,7 +427,7 @@ class PeelProblem:
     @property
     def limit_s(self) -> float: ...
     @property
-    def weighs_tails_before(self) -> bool: ...
+    def weighs_ends(self) -> bool: ...
     @property
     def kind_of(self) -> NDArray[np.int64]: ...
     @property

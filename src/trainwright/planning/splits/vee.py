@@ -164,7 +164,7 @@ class VProblem:
             gathered_share=self.gathered_share,
             floor_s=self.floor_s,
             limit_s=self.limit_s,
-            weighs_tails_before=False,
+            weighs_ends=False,
             kind_of=self.kinds.kind_of,
             forward_before_s=self.times.forward_before_s,
             input_grad_before_s=self.times.input_grad_before_s,
@@ -455,7 +455,7 @@ def bound_every_v_split(question: SplitQuestion, *, limit_s: float = math.inf) -
     if is_beyond(question, limit_s):
         return Split(bound_s=limit_s)
     problem = VProblem.of(question, limit_s=limit_s)
-    shortest = shortest_split(problem, problem.in_any_order().replace(weighs_tails_before=True))
+    shortest = shortest_split(problem, problem.in_any_order().replace(weighs_ends=True))
     return Split(bound_s=min(shortest.cost + problem.overhead_s, limit_s))
 
 
@@ -464,7 +464,7 @@ def is_beyond(question: SplitQuestion, limit_s: float) -> bool:
     if math.isinf(limit_s):
         return False
     roomy = VProblem.of(question, limit_s=limit_s, in_room=False)
-    space = roomy.in_any_order().replace(weighs_tails_before=True)
+    space = roomy.in_any_order().replace(weighs_ends=True)
     return math.isinf(_core.peel(space).cost)
 
 
