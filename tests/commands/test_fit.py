@@ -40,6 +40,7 @@ def test_a_row_for_every_way_with_figures_that_rise(document):
 def test_estimate_agrees_with_every_row_and_with_its_limits(run, document):
     """At the limit a run fits, one step further it does not: asked through another door."""
     memory = ("--cluster", "rtx-4090", "--devices", "2", "--software", "trl", "--json")
+    memory += ("--fit-probability", str(document["request"]["probability"]))
 
     def asked(row, **changes):
         words = shlex.split(row["options"])
