@@ -42,6 +42,7 @@ from trainwright.frameworks.jobs.settings import (
     parse_settings,
     parse_yaml,
     products_of,
+    put_over,
 )
 from trainwright.frameworks.shell import Value
 
@@ -734,14 +735,5 @@ def _with_defaults(text: str, beside: Beside) -> dict[str, Any]:
         layers.append(parse_yaml(inner, resolved=False))
     whole: dict[str, Any] = {}
     for each in reversed(layers):
-        _merge(whole, each)
+        put_over(whole, each)
     return parse_yaml(json.dumps(whole, default=str), variables=beside.variables)
-
-
-def _merge(into: dict[str, Any], more: dict[str, Any]) -> None:
-    for name, value in more.items():
-        inside = into.get(name)
-        if isinstance(inside, dict) and isinstance(value, dict):
-            _merge(inside, value)
-        else:
-            into[name] = value

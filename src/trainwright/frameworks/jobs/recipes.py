@@ -41,6 +41,7 @@ from trainwright.frameworks.jobs.settings import (
     parse_toml,
     parse_yaml,
     products_of,
+    put_over,
     vocabulary_of,
 )
 from trainwright.model import TransformerConfig
@@ -837,8 +838,8 @@ def read_easy_r1(text: str, beside: Beside = NOTHING) -> StatedRun:
         inside = text_beside(str(path), launch, beside) if path else None
         if path and inside is None:
             notes.append(f"{path} is not beside this file, and what it says is not used")
-        _put(tables, parse_yaml(inside) if inside else {})
-        _put(tables, words)
+        put_over(tables, parse_yaml(inside) if inside else {})
+        put_over(tables, words)
     found = Settings(tables, from_words=True)
     worker, data, trainer = (found.table(name) for name in ("worker", "data", "trainer"))
     actor, rollout = worker.table("actor"), worker.table("rollout")
@@ -899,15 +900,6 @@ def read_easy_r1(text: str, beside: Beside = NOTHING) -> StatedRun:
         unknown=unknown,
         notes=(*launch.notes, *notes, *changing),
     )
-
-
-def _put(into: dict[str, Any], more: Mapping[str, Any]) -> None:
-    for name, value in more.items():
-        inside = into.get(name)
-        if isinstance(inside, dict) and isinstance(value, dict):
-            _put(inside, value)
-        else:
-            into[name] = value
 
 
 # NeuronX Distributed Training: Megatron's fields in tables of NeMo

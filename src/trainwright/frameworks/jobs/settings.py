@@ -460,6 +460,16 @@ def _scalar_of(text: str) -> Any:
 _QUOTED: Final = re.compile(r"'[^']*'|\"(?:\\.|[^\"\\])*\"")
 
 
+def put_over(into: dict[str, Any], more: Mapping[str, Any]) -> None:
+    """Settings of `more` in place of those of `into`, table by table."""
+    for name, value in more.items():
+        inside = into.get(name)
+        if isinstance(inside, dict) and isinstance(value, dict):
+            put_over(inside, value)
+        else:
+            into[name] = value
+
+
 def parse_toml(text: str) -> dict[str, Any]:
     """The tables of a TOML file; raises `ValueError` for others, and for keys of many parts."""
     keys = (_QUOTED.sub("", line).partition("=")[0] for line in text.splitlines())
