@@ -640,3 +640,53 @@ def test_a_file_of_primus_says_what_is_taken_and_what_is_assumed() -> None:
     )
     assert taken in said(run)
     assert "may set: pipeline_model_parallel_size 1, context_parallel_size 1" in said(run)
+
+
+# What a fourth round misread in silence
+# --------------------------------------
+
+
+def test_files_of_nemo_one_group_keys_without_a_switch() -> None:
+    sizes = "num_layers: 4, hidden_size: 512, num_attention_heads: 8, encoder_seq_length: 1024"
+    text = f"model: {{mcore_gpt: true, {sizes}, num_query_groups: 2, micro_batch_size: 1, "
+    text += "global_batch_size: 8, tokenizer: {type: GPT2BPETokenizer}}\n"
+    text += "trainer: {num_nodes: 1, devices: 8}\n"
+    run = read("megatron-bridge", text, Beside(name="llama.yaml"))
+    assert run.model is not None
+    assert run.model.num_kv_heads == 2
+
+
+def test_states_of_32_bit_are_float32_beside_bf16_weights() -> None:
+    text = "base_model: meta-llama/Meta-Llama-3-8B\nsequence_len: 2048\nbf16: auto\n"
+    assert read(None, text, Beside(name="a.yaml")).options["moment_dtype"] == ("bf16",)
+    text += "optimizer: paged_adamw_32bit\n"
+    run = read(None, text, Beside(name="a.yaml"))
+    assert run.options["moment_dtype"] == ("fp32",)
+    assert run.options["main_weight_dtype"] == "none"
+
+
+@pytest.mark.parametrize(
+    ("file", "host", "said"),
+    [
+        ("zero2.json", {}, "its ZeRO stage is read"),
+        ("zero3_offload.json", {"optimizer": 1.0, "gradients": 1.0}, "optimizer is on the host"),
+    ],
+)
+def test_what_only_the_name_of_a_missing_file_says_is_named(
+    file: str, host: dict[str, float], said: str
+) -> None:
+    text = "model_name_or_path: Qwen/Qwen2.5-7B\nstage: sft\nfinetuning_type: full\n"
+    run = read(None, f"{text}deepspeed: conf/{file}\n", Beside(name="a.yaml"))
+    assert run.on_host == host
+    assert [note for note in run.notes if file in note and said in note]
+
+
+@pytest.mark.parametrize(("heads", "size"), [(1, 2), (4, 8)])
+def test_a_microbatch_of_verls_first_supervised_trainer_is_that_of_all_ranks(
+    heads: int, size: int
+) -> None:
+    text = "torchrun --nproc_per_node=8 -m verl.trainer.fsdp_sft_trainer data.micro_batch_size=16 "
+    text += f"model.partial_pretrain=google/gemma-2b ulysses_sequence_parallel_size={heads}\n"
+    run = read("verl", text)
+    assert (run.micro_batch, run.recompute) == (size, "none")
+    assert any("priced as false, the default" in note for note in run.notes)

@@ -41,6 +41,7 @@ def test_a_parameter_keeps_its_published_bytes(recipe: Recipe, precision: str, t
         ("bitsandbytes.optim.AdamW8bit", (Optimizer.ADAM, "int8")),
         ("paged_adamw_8bit", (Optimizer.ADAM, "int8")),
         ("lion_8bit", (Optimizer.LION, "int8")),
+        ("paged_adamw_32bit", (Optimizer.ADAM, "fp32")),
         ("adafactor", (Optimizer.ADAFACTOR, None)),
         ("DecoupledLionW", (Optimizer.LION, None)),
         ("shampoo", None),

@@ -7,6 +7,7 @@ and two float32 moments; each of these sizes is an option of its own.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
@@ -213,13 +214,15 @@ def optimizer_named(name: str) -> tuple[Optimizer, str | None] | None:
     """What a name as `paged_adamw_8bit` keeps, and in which format; None where nobody knows it.
 
     States of 8 bit are numbers with a float32 for each 256 of them (Dettmers et al., 2022), which
-    is left out. Paged states lie on the device while there is room.
+    is left out. Those of 32 bit are float32 whatever the weights are (bitsandbytes, `init_state`).
+    Paged states lie on the device while there is room.
     """
     word = name.lower().rpartition(".")[2]
     kind = next((known for part, known in _OPTIMIZERS if part in word), None)
     if kind is None:
         return None
-    return kind, "int8" if "8bit" in word or "8_bit" in word else None
+    eight, whole = re.search(r"8_?bit", word), re.search(r"32_?bit|^paged_adamw$", word)
+    return kind, "int8" if eight else "fp32" if whole else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -257,6 +257,8 @@ def _of_nemo_one(values: Values) -> Values:
         found |= {"mamba_num_groups": groups}
         if letters is None and isinstance(layers, int) and not found.get("hybrid_attention_ratio"):
             found["hybrid_override_pattern"] = "M" * layers
+    if found.get("num_query_groups") is not None:  # without a switch that turns groups on
+        found["group_query_attention"] = True
     strategy = found.pop("fsdp_sharding_strategy", "full")
     if found.pop("fsdp", False) is True:
         found["use_megatron_fsdp"] = True

@@ -170,7 +170,7 @@ def named_sharding(found: Settings, beside: Beside) -> Sharding | None:
         return None
     if isinstance(given, dict):
         return sharding_of(found.table("deepspeed"))
-    return sharding_beside(str(given), beside, [])
+    return sharding_beside(str(given), beside)
 
 
 def read_sharding(text: str, name: str) -> Sharding:
@@ -209,24 +209,28 @@ STAGE_IN_NAME: Final = re.compile(r"(?:zero|z|stage)[-_]?(?:stage[-_]?)?([0-3])"
 _MOVES: Final = re.compile(r"(?<!no[-_])(?<!non[-_])(?<!without[-_])offload|cpu", re.IGNORECASE)
 
 
-def sharding_beside(path: str, beside: Beside, notes: list[str]) -> Sharding | None:
-    """What the JSON at a path says, which may lie beside the file; else what its name says."""
+def sharding_beside(path: str, beside: Beside) -> Sharding:
+    """What the JSON at a path says, which may lie beside the file; else what its name says.
+
+    A note says so where the name alone is read. Raises `InvalidInput` where that says no stage.
+    """
     name, data = path.rpartition("/")[2], None
     if beside.folder is not None and not Path(path).is_absolute():
         with contextlib.suppress(InvalidInput):  # it is not there
             data = read_bytes(beside.folder / path, name="deepspeed", most=2**20)
     if data is not None:
-        found = read_sharding(data.decode(errors="replace"), name)
-        notes += found.notes
-        return found
+        return read_sharding(data.decode(errors="replace"), name)
     said = STAGE_IN_NAME.search(name)
-    notes.append(f"{name} is not beside this file: its ZeRO stage is read from its name")
     if said is None:
         raise InvalidInput.of("deepspeed", f"{path} is not beside this file: put it there")
     offload = moved_by_zero(int(said[1]), {"optimizer": "cpu"}) if _MOVES.search(name) else ()
+    told = "ZeRO stage, and that the optimizer is on the host," if offload else "ZeRO stage"
+    verb = "are" if offload else "is"
+    note = f"{name} is not beside this file: its {told} {verb} read from its name"
     return Sharding(
         zero=int(said[1]), precision=None, batch=None, micro_batch=None, steps=None,
         offload=offload, optimizer=None, tensor=None, sequence_parallel=None, overlap={},
+        notes=(note,),
     )  # fmt: skip
 
 

@@ -457,7 +457,8 @@ def _supervised(found: Settings, launch: Launch) -> StatedRun:
     degrees = engine_degrees(
         engine, heads=engine.count("ulysses_sequence_parallel_size") or heads, is_on=is_megatron
     )
-    sequence, size = data.count("max_length") or 1024, data.count("micro_batch_size_per_gpu")
+    sequence = data.count("max_length") or 1024
+    size, shared = (data.count(f"micro_batch_size{of}") for of in ("_per_gpu", ""))
     tokens = data.count("max_token_len_per_gpu") or 8192
     notes = ["sequences are priced at their longest: shorter ones take less"]
     batch, devices = data.count("train_batch_size") or 256, launch.devices.total
@@ -469,7 +470,13 @@ def _supervised(found: Settings, launch: Launch) -> StatedRun:
         replicas = max(1, (devices or cut) // cut)
         size = _sequences_in(tokens * degrees["cp"], sequence, batch, replicas)
         notes.append(f"use_dynamic_bsz: a microbatch is priced as {size} longest sequences")
-    again = model.switch("enable_gradient_checkpointing", default=True)
+    elif shared is not None and size is None:  # of all replicas, in its first releases
+        replicas = max(1, (devices or _EACH) // heads)
+        size = max(1, shared // replicas)
+        notes.append(f"micro_batch_size {shared}: {size} of it for each of {replicas}")
+    again = model.switch("enable_gradient_checkpointing", default=shared is None)
+    if "enable_gradient_checkpointing" not in model:
+        notes.append(f"enable_gradient_checkpointing: priced as {str(again).lower()}, the default")
     fsdp = model.table("fsdp_config")
     offload = _verl_offload(engine, engine)
     if fsdp.switch("cpu_offload") or fsdp.switch("offload_params"):
@@ -811,7 +818,8 @@ def read_second_way(found: Settings, beside: Beside) -> StatedRun:
     kind, way = mesh.text("name") or "", peft.text("name")
     sharding = None
     if kind == ENGINE:
-        sharding = sharding_beside(mesh.text("config_file") or "", beside, notes)
+        sharding = sharding_beside(mesh.text("config_file") or "", beside)
+        notes += sharding.notes
     adapters: dict[str, Any] = {}
     if way == "lora":
         targets = peft.texts("target_modules") or ("all",)

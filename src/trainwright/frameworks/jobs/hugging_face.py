@@ -756,8 +756,9 @@ def _accelerate(found: Settings, beside: Beside) -> StatedRun:
     if kind == "DEEPSPEED":
         path = given.text("deepspeed_config_file")
         if path is not None:
-            sharding = sharding_beside(path, beside, notes)
-            zero = 0 if sharding is None else sharding.zero
+            sharding = sharding_beside(path, beside)
+            zero = sharding.zero
+            notes += sharding.notes
         else:
             stage = given.count("zero_stage", least=0, most=3)
             zero = 2 if stage is None else stage
