@@ -17,12 +17,12 @@ from trainwright.planning.bounds.pools import (
     Grid,
     MixedShelf,
     MixedWork,
+    Part,
     across_bounds_s,
     across_grid,
     beside_bounds_s,
     beside_grid,
     runs_alike,
-    slices_in,
 )
 from trainwright.planning.question.question import (
     Allowed,
@@ -267,6 +267,13 @@ CASES = {
     "slices, all ZeRO stages": on_hosts(
         6.0, Recipe(**_PLAIN), schedules=("seq1f1b",), zero_stages=(0, 1, 2, 3), batch=4
     ),
+    "cut heads": on_hosts(6.0, Recipe(**_PLAIN), schedules=("vocab-1", "vocab-2"), batch=4),
+    "cut heads, all ZeRO stages": asked(
+        pair(),
+        schedules=("vocab-1", "vocab-2"),
+        model=replace(TINY, vocabulary_size=128_000),
+        microbatch_size=Span.only(1),
+    ),
     "many held": on_hosts(7.0, Recipe(**_PLAIN), schedules=("gpipe", "eager-1f1b"), batch=4),
     "layers on hosts": on_hosts(6.0, Recipe(**_PLAIN), *_LAYERS),
     "layers on hosts, more room": on_hosts(7.0, Recipe(**_PLAIN), *_LAYERS),
@@ -293,7 +300,7 @@ def coarse_bound_s(question: ModelQuestion, shelf: MixedShelf, candidate) -> flo
     rows = [(tuple(c), s) for c, s in zip(made.counts.tolist(), made.shared.tolist(), strict=True)]
     at = rows.index((counts, shared))  # every candidate is in the grid
     grid = Grid(counts=made.counts[at : at + 1], shared=made.shared[at : at + 1])
-    slices = slices_in(candidate)
+    part = Part.of(candidate)
     degrees = Parallelism(
         tensor=candidate.point.tensor,
         sequence_parallel=candidate.point.tensor > 1,
@@ -301,10 +308,12 @@ def coarse_bound_s(question: ModelQuestion, shelf: MixedShelf, candidate) -> flo
     )
     bounded = across_bounds_s if across else partial(beside_bounds_s, alike=runs_alike(allowed))
     found = bounded(
-        MixedWork.of(shelf, candidate.point, candidate.pools, slices),
+        MixedWork.of(shelf, candidate.point, candidate.pools, part),
         candidate.point,
         grid,
-        microbatches=slices * question.workload.global_batch // candidate.point.microbatch_size,
+        microbatches=part.slices
+        * question.workload.global_batch
+        // candidate.point.microbatch_size,
         zero_stage=candidate.zero_stage,
         schedule=candidate.schedule,
         degrees=degrees,

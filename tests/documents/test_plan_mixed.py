@@ -499,6 +499,18 @@ def test_each_pool_has_the_constants_that_a_calibration_has_of_its_device(tmp_pa
         plan("llama3-8b", cluster=two_kinds(), calibration=halves["A100-80GB-SXM"], **NARROW)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("pp", [2, 3])
+@pytest.mark.parametrize("schedule", ["vocab-1", "vocab-2"])
+def test_a_head_that_is_cut_over_pools_is_estimated_as_planned(schedule: str, pp: int) -> None:
+    found = document(schedule=schedule, pp=pp)
+    assert (found.layout, found.schedule) == ("across", schedule)
+    priced = estimate("llama3-8b", cluster=two_kinds(), **stated(found)).document  # type: ignore[arg-type]
+    assert priced.step_time_s == pytest.approx(found.step_time_s, rel=1e-12)
+    assert priced.ranks == found.ranks
+    assert found.gap is not None
+    assert 0 < found.gap < 0.15
+
+
 def test_an_estimate_on_several_pools_is_read_priced_and_exported_like_a_plan(
     tmp_path: Path,
 ) -> None:
@@ -552,7 +564,6 @@ def test_what_does_not_fit_is_priced_in_full_and_says_what_finds_changes() -> No
         ({"pp": 2, "pool": "0,1", "nodes": 3}, "^nodes: must be dealt out to the pools as 1:1"),
         ({"pp": 2, "pool": "0,1", "calibration": "x"}, "^calibration: must be a file of"),
         ({"pp": 2, "pool": "0,1", "mapping": "tp-cp-ep-pp-dp"}, "^mapping, state-copies: "),
-        ({"pp": 2, "pool": "0,1", "schedule": "vocab-1"}, "^schedule: vocab-1 is not priced"),
     ],
 )
 def test_a_layout_that_cannot_be_is_refused_by_its_option(

@@ -28,7 +28,7 @@ from trainwright.planning.question.question import ModelQuestion, Point, Span
 from trainwright.planning.search.pools import host_bytes_by_rank, plan_mixed, plan_on_pools
 from trainwright.planning.splits.pools import best_mixed_split
 
-NAMED = re.compile("hosts|copies|slices|many held")
+NAMED = re.compile("hosts|copies|slices|heads|many held")
 MARKS = {
     **dict.fromkeys(("small", "tied", "nothing hidden"), ()),
     **dict.fromkeys(("tight A100", "slow joint", "all hidden"), pytest.mark.slow),
@@ -59,8 +59,10 @@ def test_the_bounds_of_a_candidate_hold_for_all_its_plans(name: str) -> None:
         assert coarse_bound_s(question, shelf, candidate) <= least_s * (1 + 1e-9)
         if math.isfinite(least_s):
             sharp.append(split.bound_s / least_s)
-    assert min(sharp) > 0.8
-    assert max(sharp) > 0.999
+    # With few microbatches ranks wait for barriers of a cut head, which bounds leave out.
+    least, most = (0.5, 0.97) if "heads" in name else (0.8, 0.999)
+    assert min(sharp) > least
+    assert max(sharp) > most
 
 
 def test_the_exchange_of_a_tied_tensor_between_pools_is_in_the_bound() -> None:

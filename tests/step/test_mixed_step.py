@@ -9,6 +9,7 @@ from trainwright.cluster import Cluster
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.formats import catalog
 from trainwright.plans import Plan, Stage
+from trainwright.plans.prediction import MixedPrediction
 from trainwright.step.pools import MixedPlacement, chains_of, mixed_replicas, predict_mixed_step
 from trainwright.step.predict import predict_step
 
@@ -156,7 +157,10 @@ def test_stages_with_different_replicas_are_refused_by_their_field() -> None:
 
 @pytest.mark.parametrize(
     ("schedule", "chunks"),
-    [("1f1b", 1), ("gpipe", 1), ("seq1f1b", 1), ("slimpipe", 2), ("po-f", 1), ("zb-v", 2)],
+    [
+        *(("1f1b", 1), ("gpipe", 1), ("seq1f1b", 1), ("slimpipe", 2), ("po-f", 1), ("zb-v", 2)),
+        *(("vocab-1", 1), ("vocab-2", 1)),
+    ],
 )
 def test_nodes_that_are_pools_cost_what_nodes_of_one_pool_cost(schedule: str, chunks: int) -> None:
     whole = catalog.cluster("dgx-h100").with_nodes(2)
@@ -183,10 +187,20 @@ def test_nodes_that_are_pools_cost_what_nodes_of_one_pool_cost(schedule: str, ch
 
 
 @pytest.mark.parametrize("schedule", ["vocab-1", "vocab-2"])
-def test_a_schedule_that_cuts_the_head_is_refused_on_several_pools(schedule: str) -> None:
-    plan = staged(PROFILES[0], [(group(A100, 2),), (group(H100, 2),)], schedule=schedule)
-    with pytest.raises(UnsupportedFeature, match=rf"^schedule: {schedule} is not priced"):
-        predict_mixed_step(plan, PROFILES, CLUSTER)
+def test_a_cut_head_runs_at_the_pace_of_each_pool(schedule: str) -> None:
+    def priced(first: int, last: int) -> MixedPrediction:
+        plan = staged(PROFILES[0], [(group(first, 2),), (group(last, 2),)], schedule=schedule)
+        return predict_mixed_step(plan, PROFILES, CLUSTER)
+
+    (mixed,), (old,), (new,) = (
+        priced(*pools).chains for pools in ((A100, H100), (A100, A100), (H100, H100))
+    )
+    for rank, alone in ((0, old), (1, new)):
+        own, like = mixed.step.stages[rank], alone.step.stages[rank]
+        assert (own.forward_s, own.backward_s) == (like.forward_s, like.backward_s)
+        weight_bytes = own.memory.weight_bytes
+        assert weight_bytes == pytest.approx(like.memory.weight_bytes, rel=1e-12)
+    assert new.step.pipeline_s < mixed.step.pipeline_s < old.step.pipeline_s * (1 + 1e-3)
 
 
 def test_zero_2_over_several_pools_is_refused_by_its_field() -> None:

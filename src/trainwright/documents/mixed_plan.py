@@ -29,11 +29,11 @@ from trainwright.options.run import OPTION_OF, configuration_of
 from trainwright.options.space import SPANS
 from trainwright.options.table import keywords_of
 from trainwright.planning.bounds.pools import (
-    ON_POOLS,
     MixedShelf,
     is_mixable,
     mixed_families,
 )
+from trainwright.planning.question.layouts import CHAIN
 from trainwright.planning.question.question import Point
 from trainwright.planning.reasons.why import enough_freedom, priced_on_pools
 from trainwright.planning.search.framework import cannot
@@ -638,7 +638,7 @@ def _warnings(question: ModelQuestion) -> Iterator[str]:
     if why is None and not is_mixable(question.allowed):
         why = _ONE_WAY
     if why is None and not mixed_families(question):
-        why = f"schedule: several pools are used under {', '.join(ON_POOLS)} only"
+        why = f"schedule: several pools are used under {', '.join(CHAIN)} only"
     if why is not None:
         yield f"{why}; each pool was planned alone"
 

@@ -438,7 +438,7 @@ def _memory(work: StepWork, layout: Layout, schedule: Schedule) -> ScheduleMemor
         forward_bytes=kept.until_input_grad + kept.until_weight_grad,
         input_grad_bytes=-kept.until_input_grad,
         weight_grad_bytes=-kept.until_weight_grad,
-        head_bytes=kept.cut_head,
+        head_bytes=0.0 if kept.cut_head is None else kept.cut_head,
         transient_bytes={ActionKind.I: kept.transient, ActionKind.B: kept.transient},
         static_bytes=np.array(static),
         limit_bytes=np.array([place.accelerator.usable_bytes for place in layout.places]),

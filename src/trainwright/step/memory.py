@@ -97,15 +97,15 @@ def undominated(rows: NDArray[np.int64]) -> NDArray[np.int64]:
 class StageActivations:
     """Bytes of S virtual stages, per microbatch.
 
-    `logits` are those of the kept bytes that belong to head and loss; `cut_head` is what every rank
-    keeps of a head that is cut over all of them, from V to T.
+    `logits` are those of the kept bytes that belong to head and loss; `cut_head` is what ranks
+    keep of a head that is cut over all of them, from V to T.
     """
 
     until_input_grad: Floats
     until_weight_grad: Floats
     transient: Floats
     logits: Floats
-    cut_head: float = 0.0
+    cut_head: Floats | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +141,8 @@ def _tables(stages: StageActivations) -> tuple[Floats, Floats]:
     table[ActionKind.W] = -stages.until_weight_grad
     table[ActionKind.B] = -kept
     table[ActionKind.D], table[ActionKind.L] = -kept, kept
-    table[ActionKind.V], table[ActionKind.T] = stages.cut_head, -stages.cut_head
+    if stages.cut_head is not None:
+        table[ActionKind.V], table[ActionKind.T] = stages.cut_head, -stages.cut_head
     transient = np.zeros_like(table)
     transient[ActionKind.I] = transient[ActionKind.B] = stages.transient
     return table, transient
@@ -154,9 +155,10 @@ def _peak(actions: Ints, stages: StageActivations, table: Floats, transient: Flo
     row = int(np.argmax(held + transient[kind, stage]))
     alive = _alive(actions[: row + 1], num_stages=len(stages.transient))
     logits = float(alive @ stages.logits)
-    if stages.cut_head:
+    if stages.cut_head is not None:
         opened, closed = kind[: row + 1] == _V, kind[:row] == _T
-        logits += stages.cut_head * (int(opened.sum()) - int(closed.sum()))
+        own_bytes = float(stages.cut_head[stage[row]])
+        logits += own_bytes * (int(opened.sum()) - int(closed.sum()))
     return RankPeak(
         activation_bytes=max(0.0, float(held[row]) - logits),
         logits_bytes=logits,

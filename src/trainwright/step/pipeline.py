@@ -146,8 +146,8 @@ class PipelineTimes:
 
     `transfer_s` [S-1] is the time of one tensor between neighbours, in either direction;
     `blocking` the share of it during which sender and receiver do nothing else. `head_s` are V and
-    T of every rank where the head is cut over all of them, `barrier_s` what each of its barriers
-    takes (`ScheduleCosts`). `copy_s` [S] is what copying an activation to the host takes, or back,
+    T of the ranks of all stages where the head is cut over them, `barrier_s` what its barriers each
+    take (`ScheduleCosts`). `copy_s` [S] is what copying an activation to the host takes, or back,
     where some wait there. `network_s` [S] is
     what a microbatch waits for the network inside its layers, half of it in its forward, where
     pairs hide it from each other.
@@ -158,7 +158,7 @@ class PipelineTimes:
     weight_grad_s: Floats
     transfer_s: Floats
     blocking: float = 0.0
-    head_s: tuple[float, float] = (0.0, 0.0)
+    head_s: tuple[Floats | float, Floats | float] = (0.0, 0.0)
     barrier_s: float = 0.0
     copy_s: Floats | None = None
     network_s: Floats | None = None

@@ -13,6 +13,7 @@ all, as slow as its slowest link, or pool by pool: all pools scatter side by sid
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -51,10 +52,12 @@ from trainwright.step.predict import (
 from trainwright.step.stages import (
     StageWork,
     cut_bytes,
+    cut_head,
     group_axis_hops,
     group_replicas,
     in_slices,
     stage_works,
+    without_head,
 )
 from trainwright.step.zero import Replicas, tied_times_s
 
@@ -67,6 +70,7 @@ if TYPE_CHECKING:
     from trainwright.plans.configuration import MemoryOverheads, Overlap
     from trainwright.plans.prediction import StepPrediction
     from trainwright.profile import Profile
+    from trainwright.step.stages import CutHead
 
 _WHOLE = 1e-6  # of a microbatch
 
@@ -224,6 +228,16 @@ class MixedPlacement:
             self._starts[number, receiver] + step,
         )
 
+    def lines_of(self, chain: Chain) -> Lines:
+        """The ways in which the ranks of a replica of a chain sum a tensor."""
+        size, ranks = self.degrees.tensor * self.degrees.context, range(self.degrees.pipeline)
+        spread = Counter(self.pool_of(chain, rank) for rank in ranks)
+        strides = {
+            pool: size * max(self.members(r)[pool] for r in ranks if self.pool_of(chain, r) == pool)
+            for pool in spread
+        }
+        return lines_across(self.cluster, spread, strides)
+
     def faults(self) -> Iterator[Fault]:
         """Pools that are too small, and ranks whose chunks lie in several pools."""
         for index, (pool, used) in enumerate(
@@ -247,14 +261,9 @@ class MixedPlacement:
     def refuse_coupled(self) -> None:
         """Raise `UnsupportedFeature` for what only a single pool of like replicas runs.
 
-        Schedules that cut the head, and exchanges inside microbatches between unequal chains.
+        That is an exchange inside microbatches between unequal chains.
         """
-        degrees, shape = self.degrees, self.shape(self.chains[0])
-        if has_cut_head(shape):
-            raise UnsupportedFeature(
-                f"schedule: {shape.family} is not priced on several pools",
-                alternative="use 1f1b, or one pool",
-            )
+        degrees = self.degrees
         for rank in range(degrees.pipeline):
             if len(self.members(rank)) == 1 and len({c.num_microbatches for c in self.chains}) == 1:
                 continue
@@ -286,15 +295,9 @@ def mixed_replicas(cluster: Cluster, degrees: Parallelism, members: Mapping[int,
         return group_replicas(cluster.pools[pool], replace(degrees, data=data))
     t, c, stride = degrees.tensor, degrees.context, degrees.expert * degrees.expert_shards
     groups = []
-    for step, devices in ((t, t * c), (stride, t * c)):
-        groups.append(
-            [
-                group_hops(
-                    cluster.pools[pool].levels, ranks=max(1, devices * n // step), stride=step
-                )
-                for pool, n in members.items()
-            ]
-        )
+    for step in (t, stride):
+        ranks = {pool: max(1, t * c * n // step) for pool, n in members.items()}
+        groups.append(_hops_in(cluster, ranks, dict.fromkeys(members, step)))
     dense, expert = groups
     joint = cluster.joint
     assert joint is not None, "several pools are joined"
@@ -304,6 +307,27 @@ def mixed_replicas(cluster: Cluster, degrees: Parallelism, members: Mapping[int,
         gather=(_gather_lines(dense, joint), _gather_lines(expert, joint)),
         zero_stage=degrees.zero_stage,
     )
+
+
+def lines_across(cluster: Cluster, ranks: Mapping[int, int], strides: Mapping[int, int]) -> Lines:
+    """Start and seconds per byte of each way in which so many ranks of each pool sum a tensor.
+
+    In a pool they lie `strides` devices apart.
+    """
+    groups, joint = _hops_in(cluster, ranks, strides), cluster.joint
+    if len(groups) == 1:
+        return all_reduce_lines(groups[0])
+    assert joint is not None, "several pools are joined"
+    return _reduce_lines(groups, joint)
+
+
+def _hops_in(
+    cluster: Cluster, ranks: Mapping[int, int], strides: Mapping[int, int]
+) -> list[tuple[Hop, ...]]:
+    return [
+        group_hops(cluster.pools[pool].levels, ranks=count, stride=strides[pool])
+        for pool, count in ranks.items()
+    ]
 
 
 def _reduce_lines(pools: list[tuple[Hop, ...]], joint: NetworkLevel) -> Lines:
@@ -485,9 +509,13 @@ def _together(chains: tuple[ChainPrediction, ...], cluster: Cluster) -> MixedPre
 
 
 def _work(placement: MixedPlacement, chain: Chain, profiles: Mapping[int, Profile]) -> StepWork:
+    ranks = placement.rank_of_stage
+    heads: tuple[CutHead, ...] = ()
+    if has_cut_head(placement.shape(chain)):
+        heads = _heads(placement, chain, profiles)
+        profiles = {pool: without_head(profile) for pool, profile in profiles.items()}
     works = _stage_works(placement, chain, profiles)
     profile = profiles[chain.groups[0].pool]
-    ranks = placement.rank_of_stage
     sent = cut_bytes(as_run_by(placement.plan, chain), profile)
     last = len(works) - 1
     sizes = [sent.get((stage, stage + 1), 0.0) for stage in range(last)]
@@ -508,7 +536,26 @@ def _work(placement: MixedPlacement, chain: Chain, profiles: Mapping[int, Profil
             lambda one, other: placement.level_between(chain, ranks[one], ranks[other]),
         ),
         gathered_input_bytes=gathered_input_bytes(placement.degrees, profile),
+        heads=heads,
     )
+
+
+def _heads(
+    placement: MixedPlacement, chain: Chain, profiles: Mapping[int, Profile]
+) -> tuple[CutHead, ...]:
+    """What each rank has of a head that is cut over all of them, at the prices of its own pool."""
+    p, lines = placement.degrees.pipeline, placement.lines_of(chain)
+    pools = [placement.pool_of(chain, rank) for rank in range(p)]
+    of_pool = {
+        pool: cut_head(
+            profiles[pool],
+            p,
+            lines,
+            group_axis_hops(placement.cluster.pools[pool], placement.degrees),
+        )
+        for pool in set(pools)
+    }
+    return tuple(of_pool[pool] for pool in pools)
 
 
 def as_run_by(plan: Plan, chain: Chain) -> Plan:

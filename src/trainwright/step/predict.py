@@ -76,8 +76,8 @@ from trainwright.step.stages import (
     boundary_bytes,
     cut_bytes,
     cut_head,
-    head_passes_s,
     in_slices,
+    rank_lines,
     slice_faults,
     stage_works,
     without_head,
@@ -143,7 +143,7 @@ class StepWork:
 
     `transfer_s` and `transfer_bytes` [S-1] are of one message per device; `tied_s` of each stage,
     the reduction of tied parameters; `gathered_input_bytes` what a tensor group gathers of a layer.
-    `head` is what every rank has beside its stages of a head that is cut over all of them.
+    `heads` is what each rank has beside its stages of a head that is cut over all of them.
     """
 
     stages: tuple[StageWork, ...]
@@ -152,7 +152,7 @@ class StepWork:
     transfer_bytes: Floats
     tied_s: tuple[float, ...]
     gathered_input_bytes: float = 0.0
-    head: CutHead | None = None
+    heads: tuple[CutHead, ...] = ()
 
     @classmethod
     def alone(cls, stage: StageWork, *, tied_s: float) -> StepWork:
@@ -167,13 +167,13 @@ class StepWork:
 
     @property
     def parts(self) -> tuple[StageWork, ...]:
-        """The stages and, after them, the share of a cut head that every rank has."""
-        return self.stages if self.head is None else (*self.stages, self.head.share)
+        """The stages and, after them, each rank's share of a cut head."""
+        return (*self.stages, *(head.share for head in self.heads))
 
     def parts_of(self, rank: int) -> list[int]:
         """Which of the parts a rank has."""
         own = [stage for stage, owner in enumerate(self.rank_of_stage) if owner == rank]
-        return own if self.head is None else [*own, len(self.stages)]
+        return [*own, len(self.stages) + rank] if self.heads else own
 
     def tied_of(self, parts: list[int]) -> float:
         """Seconds of the reduction of tied parameters."""
@@ -242,9 +242,13 @@ def sharing_times(work: StepWork, layout: Layout) -> tuple[DataParallelTimes, ..
     for rank in range(len(layout.places)):
         chunks = [stage for stage, owner in enumerate(work.rank_of_stage) if owner == rank]
         found.update(zip(chunks, times_of([work.stages[c] for c in chunks], rank), strict=True))
-    # A cut head has as many replicas on all ranks.
-    beside = [times_of([part], 0)[0] for part in work.parts[len(work.stages) :]]
-    return (*(found[stage] for stage in range(len(work.stages))), *beside)
+    beside: dict[tuple[int, int], DataParallelTimes] = {}
+    places = [(id(h), id(p)) for h, p in zip(work.heads, layout.places, strict=False)]
+    for rank, key in enumerate(places):
+        if key not in beside:
+            (beside[key],) = times_of([work.heads[rank].share], rank)
+    stages = (found[stage] for stage in range(len(work.stages)))
+    return (*stages, *(beside[key] for key in places))
 
 
 def pipeline_times(
@@ -267,17 +271,15 @@ def pipeline_times(
     if braids(layout.shape):
         waits = [stage.exposed_s[TimeKind.TENSOR_PARALLEL] for stage in work.stages]
         times = replace(times, network_s=np.array(waits))
-    if work.head is None:
+    if not work.heads:
         return times
-    head, own = work.head.share, sharing[-1]
-    forward_s, backward_s = head_passes_s(
-        head.forward_s,
-        head.input_grad_s,
-        head.weight_grad_s,
-        barriers=family_named(layout.shape.family).head_barriers,
-    )
-    passes_s = forward_s + own.added_forward_s, backward_s + own.added_backward_s
-    return replace(times, head_s=passes_s, barrier_s=work.head.barrier_s)
+    barriers = family_named(layout.shape.family).head_barriers
+    passes_s = []
+    for head, own in zip(work.heads, sharing[len(work.stages) :], strict=True):
+        forward_s, backward_s = head.passes_s(barriers)
+        passes_s.append((forward_s + own.added_forward_s, backward_s + own.added_backward_s))
+    of_stage = np.array([passes_s[rank] for rank in work.rank_of_stage]).T
+    return replace(times, head_s=(of_stage[0], of_stage[1]), barrier_s=work.heads[0].barrier_s)
 
 
 def _peaks(work: StepWork, shape: PipelineShape, times: PipelineTimes) -> tuple[RankPeak, ...]:
@@ -286,12 +288,13 @@ def _peaks(work: StepWork, shape: PipelineShape, times: PipelineTimes) -> tuple[
 
 def activations_of(work: StepWork) -> StageActivations:
     """What each virtual stage keeps of a microbatch."""
+    kept = [work.heads[rank].share.saved_bytes for rank in work.rank_of_stage if work.heads]
     return StageActivations(
         until_input_grad=np.array([w.until_input_grad_bytes for w in work.stages]),
         until_weight_grad=np.array([w.until_weight_grad_bytes for w in work.stages]),
         transient=np.array([w.transient_bytes for w in work.stages]),
         logits=np.array([w.logits_bytes for w in work.stages]),
-        cut_head=0.0 if work.head is None else work.head.share.saved_bytes,
+        cut_head=np.array(kept) if kept else None,
     )
 
 
@@ -441,12 +444,14 @@ def predict_step(
     point = profile.point
     plan, profile = _cut_in_slices(plan, profile)
     placement = Placement(plan=plan, pool=cluster.pool_of())
-    head, profile = _apart(placement, profile)
+    heads, profile = _apart(placement, profile)
     works = stage_works(plan, profile, placement.axis_hops(plan.stages[0].tensor_parallel))
     feeds = _feeds(placement, profile)
     if placement.is_uniform and _is_chain(feeds):
         made_of = assemble_step if in_full else simulated_step
-        step = made_of(*_laid_out(placement, works, feeds, profile, overlap, overheads, head=head))
+        step = made_of(
+            *_laid_out(placement, works, feeds, profile, overlap, overheads, heads=heads)
+        )
     else:
         step = _longest_path(placement, works, feeds, profile, overlap, overheads)
     if slices > 1:
@@ -556,13 +561,15 @@ _OF_MICROBATCH = (
 )
 
 
-def _apart(placement: Placement, profile: Profile) -> tuple[CutHead | None, Profile]:
+def _apart(placement: Placement, profile: Profile) -> tuple[tuple[CutHead, ...], Profile]:
     """What each rank has of a head that the schedule cuts, and the profile of all else."""
     if not has_cut_head(placement.shape):
-        return None, profile
+        return (), profile
+    degrees = placement.degrees
     hops = placement.axis_hops(placement.plan.stages[0].tensor_parallel)
-    head = cut_head(profile, placement.degrees, placement.pool.levels, hops)
-    return head, without_head(profile)
+    lines = rank_lines(placement.pool.levels, degrees)
+    head = cut_head(profile, degrees.pipeline, lines, hops)
+    return (head,) * degrees.pipeline, without_head(profile)
 
 
 def work_of_plan(
@@ -580,12 +587,12 @@ def work_of_plan(
     _require_legal(plan, profile, cluster)
     plan, profile = _cut_in_slices(plan, profile)
     placement = Placement(plan=plan, pool=cluster.pool_of())
-    head, profile = _apart(placement, profile)
+    heads, profile = _apart(placement, profile)
     works = stage_works(plan, profile, placement.axis_hops(plan.stages[0].tensor_parallel))
     feeds = _feeds(placement, profile)
     if not (placement.is_uniform and _is_chain(feeds)):
         raise UnsupportedFeature("stages that branch or differ in degrees have no timeline")
-    return _laid_out(placement, works, feeds, profile, overlap, overheads, head=head)
+    return _laid_out(placement, works, feeds, profile, overlap, overheads, heads=heads)
 
 
 def _laid_out(
@@ -596,7 +603,7 @@ def _laid_out(
     overlap: Overlap,
     overheads: MemoryOverheads,
     *,
-    head: CutHead | None,
+    heads: tuple[CutHead, ...],
 ) -> tuple[StepWork, Layout]:
     place = RankPlace(accelerator=placement.pool.accelerator, replicas=placement.replicas(0))
     layout = Layout(
@@ -614,7 +621,7 @@ def _laid_out(
         transfer_bytes=np.array([size for _, size in pairs]),
         tied_s=_tied_s(placement, works, profile),
         gathered_input_bytes=gathered_input_bytes(placement.degrees, profile),
-        head=head,
+        heads=heads,
     )
     return work, layout
 

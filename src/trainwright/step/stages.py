@@ -12,7 +12,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from trainwright.cluster import crossed_level, group_hops, nested_hops
-from trainwright.costing.communication import all_reduce_time_s, exchange_time_s
+from trainwright.costing.communication import (
+    all_reduce_lines,
+    exchange_time_s,
+    fastest_s,
+)
 from trainwright.costing.estimate import axis_hops
 from trainwright.costing.layer import kind_of_axis
 from trainwright.errors import Fault, UnsupportedFeature
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
 
     from trainwright.arrays import Floats, Ints
     from trainwright.cluster import Hop
+    from trainwright.costing.communication import Lines
     from trainwright.profile import CostTable, Profile, SharedParameters
 
     AxisHops = Mapping[str, tuple[Hop, ...]]
@@ -121,7 +126,7 @@ _SAVED: Final = ("saved_until_input_grad_bytes", "saved_until_weight_grad_bytes"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CutHead:
-    """What every rank of a pipeline has of a head that is cut over all of them.
+    """What a rank of a pipeline has of a head that is cut over all of them.
 
     `share` is its part, as if a stage; `barrier_s` is how long all ranks exchange an activation of
     the last stage, which bounds each exchange of the head.
@@ -129,6 +134,21 @@ class CutHead:
 
     share: StageWork
     barrier_s: float
+
+    def passes_s(self, barriers: int) -> tuple[float, float]:
+        """Seconds of V and T of one microbatch; with one barrier V has the input gradient, too."""
+        own = self.share
+        times_s = own.forward_s, own.input_grad_s, own.weight_grad_s
+        return head_passes_s(*times_s, barriers=barriers)
+
+    def work_s(self, m: int, barriers: int, forward_s: float, backward_s: float) -> float:
+        """What the rank runs of it before its last backward, of m microbatches.
+
+        V and T take longer by what replicas exchange in each.
+        """
+        first_s, second_s = self.passes_s(barriers)
+        passes_s = first_s + forward_s, second_s + backward_s
+        return float(head_work_s(*passes_s, np.array(m), barriers=barriers))
 
 
 def cuts_head(structure: Structure) -> bool:
@@ -230,14 +250,21 @@ def waiting_for_host(profile: Profile, bytes_per_s: float) -> Profile:
     )
 
 
-def cut_head(
-    profile: Profile, degrees: Parallelism, levels: tuple[NetworkLevel, ...], hops: AxisHops
-) -> CutHead:
+def rank_lines(levels: tuple[NetworkLevel, ...], degrees: Parallelism) -> Lines:
+    """Start and seconds per byte of each way in which the ranks of a pipeline sum a tensor."""
+    if degrees.pipeline == 1:
+        return ()
+    return all_reduce_lines(
+        group_hops(levels, ranks=degrees.pipeline, stride=degrees.adjacent_devices)
+    )
+
+
+def cut_head(profile: Profile, p: int, lines: Lines, hops: AxisHops) -> CutHead:
     """The share of one of p ranks; raises `UnsupportedFeature` for models whose head is not cut.
 
-    Of several options of a layer the fastest is taken.
+    Of several options of a layer the fastest is taken. `lines` are the ways to sum over the ranks.
     """
-    structure, costs, p = profile.structure, profile.costs, degrees.pipeline
+    structure, costs = profile.structure, profile.costs
     if not cuts_head(structure):
         raise UnsupportedFeature(
             "a head is cut over all ranks only where it ends the model and no other layer uses it",
@@ -250,13 +277,13 @@ def cut_head(
     exposed_s = _exposed_s(costs, rows)
     holders = [i for i, layer in enumerate(structure.layers) if layer.name == _EMBEDDING]
     held = {i: _fastest_row(costs, structure.layers[i].layer_class) for i in holders} | row_of
-    static, sync_bytes, trained = _state_of(held, profile, degrees.tensor)
+    tensor = int(costs.tensor_parallel[rows[0]])
+    static, sync_bytes, trained = _state_of(held, profile, tensor)
     # The input of the head is not cut: every rank has it whole.
     given = sum(edge.bytes for edge in structure.edges if edge.target == layers[0])
     kept = float(costs.saved_bytes[rows].sum())
     kept = (kept - min(given, kept)) / p + min(given, kept)
     weights = costs.static_bytes[list(held.values())][:, :, StaticKind.WEIGHT].sum(axis=1)
-    reach = group_hops(levels, ranks=p, stride=degrees.adjacent_devices) if p > 1 else ()
     return CutHead(
         share=StageWork(
             forward_s=forward_s / p,
@@ -276,7 +303,7 @@ def cut_head(
             sync_bytes=sync_bytes / p,
             trained_weight_bytes=trained / p,
         ),
-        barrier_s=all_reduce_time_s(given, reach) if reach else 0.0,
+        barrier_s=fastest_s(lines, given),
     )
 
 
@@ -299,14 +326,11 @@ def head_passes_s(
     return forward_s, input_grad_s + weight_grad_s
 
 
-def head_work_s(
-    forward_s: float, input_grad_s: float, weight_grad_s: float, m: Ints, *, barriers: int
-) -> Floats:
-    """What a rank runs of a head before its last backward, of m microbatches.
+def head_work_s(first_s: float, second_s: float, m: Ints, *, barriers: int) -> Floats:
+    """What a rank runs of a head before its last backward: V and T of m microbatches.
 
-    All V and T, but where there is one barrier the last T may come after it.
+    Where there is one barrier the last T may come after it.
     """
-    first_s, second_s = head_passes_s(forward_s, input_grad_s, weight_grad_s, barriers=barriers)
     found_s: Floats = m.astype(np.float64) * (first_s + second_s)
     return found_s - (2 - barriers) * second_s
 

@@ -29,7 +29,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import combinations, permutations
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -59,11 +59,20 @@ from trainwright.planning.question.question import (
 from trainwright.plans import Plan, Stage
 from trainwright.plans.plan import DATA_INSIDE, DEFAULT_SCHEDULE, Parallelism
 from trainwright.profile.profile import divisors
+from trainwright.scheduling.families import family_named
 from trainwright.step import zero
 from trainwright.step.figures import num_groups
 from trainwright.step.pipeline import slices_of
 from trainwright.step.pools import mixed_replicas, processes_per_node
-from trainwright.step.stages import in_slices, stage_works, waiting_for_host
+from trainwright.step.stages import (
+    head_passes_s,
+    head_times_s,
+    head_work_s,
+    in_slices,
+    stage_works,
+    waiting_for_host,
+    without_head,
+)
 from trainwright.step.zero import Replicas, data_parallel_times
 
 if TYPE_CHECKING:
@@ -96,10 +105,10 @@ class Shape:
 # *Beside*: whole pipelines in each pool, all cut alike, with as many microbatches as their pool is
 # fast. Plans on one pool are those of `search.search`.
 
-# Orders of one stage per rank that do not look at times; see `splits.chain`.
-ON_POOLS: Final = tuple(family for family in CHAIN if family not in CUTS_HEAD)
 # Those that are searched where none is named. On one rank they are all one.
-FAMILIES: Final = tuple(family for family in WARM_UP if family in ON_POOLS and family not in SLICED)
+FAMILIES: Final = tuple(
+    family for family in WARM_UP if family in CHAIN and family not in SLICED | CUTS_HEAD
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,9 +155,21 @@ class Beside(_OnPools):
 MixedCandidate: TypeAlias = Across | Beside
 
 
-def slices_in(candidate: MixedCandidate) -> int:
-    """Of each sequence, under the schedule of a candidate."""
-    return slices_of(candidate.schedule, candidate.degrees.pipeline)
+class Part(NamedTuple):
+    """What passes a chain as its microbatch: one of so many slices, the head cut over all ranks."""
+
+    slices: int = 1
+    cuts_head: bool = False
+
+    @classmethod
+    def of(cls, candidate: MixedCandidate) -> Part:
+        """Under the schedule of a candidate."""
+        family = candidate.schedule
+        slices = slices_of(family, candidate.degrees.pipeline)
+        return cls(slices=slices, cuts_head=family in CUTS_HEAD)
+
+
+WHOLE: Final = Part()
 
 
 def _degrees(point: Point, zero_stage: int, *, pipeline: int, data: int) -> Parallelism:
@@ -171,9 +192,9 @@ class MixedShelf:
     question: ModelQuestion
     source: Source
     made: dict[tuple[int, Point], Profile] = field(default_factory=dict)
-    parts: dict[tuple[int, Point, int], Profile] = field(default_factory=dict)
-    cut: dict[tuple[int, Point, int], StageKinds] = field(default_factory=dict)
-    summed: dict[tuple[int, Point, int], PointWork] = field(default_factory=dict)
+    parts: dict[tuple[int, Point, Part], Profile] = field(default_factory=dict)
+    cut: dict[tuple[int, Point, Part], StageKinds] = field(default_factory=dict)
+    summed: dict[tuple[int, Point, Part], PointWork] = field(default_factory=dict)
     waiting: dict[tuple[int, Point], StageKinds] = field(default_factory=dict)
     rooms: dict[tuple[object, ...], Cluster] = field(default_factory=dict)
 
@@ -237,18 +258,19 @@ class MixedShelf:
         pools = sorted({group.pool for stage in plan.stages for group in stage.replicas})
         return {pool: self.profile(pool, point) for pool in pools}
 
-    def sliced(self, pool: int, point: Point, slices: int) -> Profile:
-        """What layers cost there for one of so many slices of a microbatch."""
-        key = (pool, point, slices)
+    def part(self, pool: int, point: Point, part: Part) -> Profile:
+        """What layers of a chain cost there for what passes it."""
+        key = (pool, point, part)
         if key not in self.parts:
-            self.parts[key] = in_slices(self.profile(pool, point), slices)
+            whole = in_slices(self.profile(pool, point), part.slices)
+            self.parts[key] = without_head(whole) if part.cuts_head else whole
         return self.parts[key]
 
-    def kinds(self, pool: int, point: Point, slices: int = 1) -> StageKinds:
+    def kinds(self, pool: int, point: Point, part: Part = WHOLE) -> StageKinds:
         """The kinds of stages there."""
-        key = (pool, point, slices)
+        key = (pool, point, part)
         if key not in self.cut:
-            profile = self.sliced(pool, point, slices)
+            profile = self.part(pool, point, part)
             self.cut[key] = StageKinds.of(profile, self.question.settings.overlap)
         return self.cut[key]
 
@@ -262,11 +284,11 @@ class MixedShelf:
             self.waiting[pool, point] = found
         return self.waiting[pool, point]
 
-    def work(self, pool: int, point: Point, slices: int = 1) -> PointWork:
+    def work(self, pool: int, point: Point, part: Part = WHOLE) -> PointWork:
         """The least that all layers take there."""
-        key = (pool, point, slices)
+        key = (pool, point, part)
         if key not in self.summed:
-            self.summed[key] = PointWork.of(self.sliced(pool, point, slices))
+            self.summed[key] = PointWork.of(self.part(pool, point, part))
         return self.summed[key]
 
 
@@ -302,7 +324,8 @@ def mixed_families(question: ModelQuestion) -> tuple[str, ...]:
         return ()
     named = question.allowed.schedules or FAMILIES
     spans = question.allowed.virtual_stages
-    found = [family for family in dict.fromkeys(named) if family in ON_POOLS and 1 in spans]
+    offered = [f for f in CHAIN if question.cuts_head or f not in CUTS_HEAD]
+    found = [family for family in dict.fromkeys(named) if family in offered and 1 in spans]
     return tuple(sorted(found, key=lambda family: family != DEFAULT_SCHEDULE))
 
 
@@ -490,7 +513,8 @@ class MixedWork:
     `trades` [G] are those of the works for stages that may lie in any pool;
     `forward_share` is that of the layer and way with the least. `exchanged` has all layers as one
     stage, with the longest windows of any pool to hide exchanges in, of which `overlap` has the
-    shares; `usable_bytes` [G] is of a device.
+    shares; `usable_bytes` [G] is of a device, `heads_s` [G] what `head_times_s` says where a head
+    is cut over all ranks, without which all else is.
     """
 
     cluster: Cluster
@@ -505,16 +529,18 @@ class MixedWork:
     exchanged: StageWork
     overlap: Overlap
     usable_bytes: tuple[float, ...]
+    heads_s: tuple[tuple[float, float, float], ...] = ()
 
     @classmethod
     def of(
-        cls, shelf: MixedShelf, point: Point, pools: tuple[int, ...], slices: int = 1
+        cls, shelf: MixedShelf, point: Point, pools: tuple[int, ...], part: Part = WHOLE
     ) -> MixedWork:
-        """The sums of the pools' profiles at a point, of a slice of a microbatch."""
-        profiles = [shelf.sliced(pool, point, slices) for pool in pools]
+        """The sums of the pools' profiles at a point, of what passes a chain."""
+        profiles = [shelf.part(pool, point, part) for pool in pools]
+        cut = pools if part.cuts_head else ()
         durations = [profile.costs.duration_s for profile in profiles]
         starts = profiles[0].costs.class_offsets[:-1]
-        works = tuple(shelf.work(pool, point, slices) for pool in pools)
+        works = tuple(shelf.work(pool, point, part) for pool in pools)
         return cls(
             cluster=shelf.cluster,
             pools=pools,
@@ -528,7 +554,18 @@ class MixedWork:
             exchanged=_exchanged(profiles),
             overlap=shelf.question.settings.overlap,
             usable_bytes=tuple(shelf.usable_bytes(pool) for pool in pools),
+            heads_s=tuple(head_times_s(shelf.profile(pool, point))[:3] for pool in cut),
         )
+
+    def beside_s(self, schedule: str, m: Ints, p: Ints) -> Floats:
+        """What ranks run of a cut head before their last backward, of m microbatches, [G, N]."""
+        if not self.heads_s:
+            return np.zeros((len(self.pools), 1))
+        barriers = family_named(schedule).head_barriers
+        passes_s = [head_passes_s(*own, barriers=barriers) for own in self.heads_s]
+        each = [head_work_s(*own, m, barriers=barriers) / p for own in passes_s]
+        found: Floats = np.stack(each)
+        return found
 
     def exchange_s(self, degrees: Parallelism, members: dict[int, int]) -> tuple[float, float]:
         """What no network of these replicas does faster: per microbatch, and after the last.
@@ -608,20 +645,23 @@ def across_bounds_s(
     kept_room = _unless_on_host(schedule, np.minimum(room_bytes, total_room), total_room)
     added_s, after_s = _by_replicas(work, degrees, grid.shared)
     share = work.forward_share if schedule in SPLIT_BACKWARD else 1.0
-    bounds_s = np.zeros(grid.size)
+    beside_s = work.beside_s(schedule, m, p)  # every rank is later by that, as without its waits
+    bounds_s, rates_s = np.zeros(grid.size), np.zeros(grid.size)
     for own, speeds in enumerate(work.speeds):
         least = float(speeds.min())
         work_s = work.trades[own].least_s(kept_room)
         work_s = work_s + least * added_s
         rate = depths @ speeds
-        bounds_s = np.maximum(bounds_s, (m * work_s + least * after_s) / rate)
+        heads_s = ((depths * speeds) * beside_s.T).sum(axis=1)
+        rates_s = np.maximum(rates_s, (m * work_s + least * after_s + heads_s) / rate)
         bounds_s = np.maximum(bounds_s, work_s / _reached(depths, speeds, m, share))
     for layer_class, count in enumerate(work.counts):
         if count > 1:
             least_s = _undivided_s(depths, work.class_s[:, layer_class], count)
             bounds_s = np.maximum(bounds_s, m * least_s)
-    bounds_s = np.maximum(bounds_s, work.way_s + work.crossed_s())
-    return bounds_s + work.after_s(point, grid.shared, zero_stage, p)
+    bounds_s = np.maximum(bounds_s, work.way_s + work.crossed_s()) + beside_s.min(axis=0)
+    found: Floats = np.maximum(bounds_s, rates_s)
+    return found + work.after_s(point, grid.shared, zero_stage, p)
 
 
 def beside_bounds_s(
@@ -656,11 +696,15 @@ def beside_bounds_s(
     fits = np.isfinite(whole_s.max(axis=1))
     whole_s = np.where(fits[:, np.newaxis], whole_s, 1.0)
     share = work.forward_share if schedule in SPLIT_BACKWARD else 1.0
+    # Of a cut head a rank runs so much with each microbatch, but for a part of the first.
+    none_s, one_s = (work.beside_s(schedule, np.array(n), p).T for n in (0, 1))
+    head_s = one_s - none_s
 
     def reached(limit_s: Floats) -> Floats:
         """Microbatches that all pools have done by then."""
-        each = (limit_s - start_s)[:, np.newaxis] * p[:, np.newaxis] / whole_s
-        each = np.minimum(each, limit_s[:, np.newaxis] / most_s)
+        left_s = limit_s[:, np.newaxis] - none_s
+        each = (left_s - start_s[:, np.newaxis]) / (whole_s / p[:, np.newaxis] + head_s)
+        each = np.minimum(each, left_s / (most_s + head_s))
         # T ≥ φ·W / (1 − (1 − φ/m)^p)
         left = np.clip(1 - share * whole_s / limit_s[:, np.newaxis], 0.0, None)
         each = np.minimum(each, share / (1 - left ** (1 / p[:, np.newaxis])))
@@ -675,7 +719,7 @@ def beside_bounds_s(
     least = microbatches / replicas.sum(axis=1) if alike else 1.0
     low = np.maximum(low, start_s + least * whole_s.max(axis=1) / p)
     low = np.maximum(low, max(each.way_s for each in work.works))
-    high = 2 * low + 4 * whole_s.sum(axis=1)
+    high = 2 * low + 4 * whole_s.sum(axis=1) + 2 * microbatches * head_s.max(axis=1)
     with np.errstate(divide="ignore"):
         for _ in range(_HALVINGS):
             middle = (low + high) / 2
@@ -903,26 +947,27 @@ class MixedLayouts:
         grid = self._grid(shape, point)
         if not grid.size:
             return
-        parts = list(self._in_slices(grid, shape))
+        parts = list(self._in_parts(grid, shape))
         works = {
-            slices: MixedWork.of(self.shelf, point, shape.pools, slices)
-            for slices in {slices for _, slices, _ in parts}
+            part: MixedWork.of(self.shelf, point, shape.pools, part)
+            for part in dict.fromkeys(part for _, part, _ in parts)
         }
         for zero_stage in self._zero_stages(shape):
-            for schedule, slices, own in parts:
-                work = works[slices]
-                found = self._bounded(work, shape, point, own, zero_stage, schedule, slices)
+            for schedule, part, own in parts:
+                work = works[part]
+                found = self._bounded(work, shape, point, own, zero_stage, schedule, part.slices)
                 if found.grid.size:
                     yield found
 
-    def _in_slices(self, grid: Grid, shape: Shape) -> Iterator[tuple[str, int, Grid]]:
+    def _in_parts(self, grid: Grid, shape: Shape) -> Iterator[tuple[str, Part, Grid]]:
         """By family, the layouts under which it cuts sequences into so many slices."""
         length = self.shelf.question.workload.sequence_length
         for schedule in mixed_families(self.shelf.question):
             slices = slices_at(schedule, grid.depths(shape))
             for count in np.unique(slices).tolist():
                 if length % count == 0:
-                    yield schedule, count, grid.of(slices == count)
+                    part = Part(slices=count, cuts_head=schedule in CUTS_HEAD)
+                    yield schedule, part, grid.of(slices == count)
 
     def _bounded(
         self,

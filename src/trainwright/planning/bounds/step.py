@@ -68,7 +68,7 @@ from trainwright.profile import TimeKind
 from trainwright.scheduling.families import family_named
 from trainwright.step import zero
 from trainwright.step.pipeline import slices_of
-from trainwright.step.stages import head_times_s, head_work_s
+from trainwright.step.stages import head_passes_s, head_times_s, head_work_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -545,7 +545,8 @@ def head_bounds_s(profile: Profile, batch: Batch) -> Floats:
         barriers = family_named(family).head_barriers
         if barriers:
             layouts = batch.layouts.at(own)
-            whole_s = head_work_s(*times_s, layouts.num_microbatches, barriers=barriers)
+            passes_s = head_passes_s(*times_s, barriers=barriers)
+            whole_s = head_work_s(*passes_s, layouts.num_microbatches, barriers=barriers)
             added_s[own] = whole_s / layouts.pipeline
     return added_s
 

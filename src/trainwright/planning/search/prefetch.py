@@ -200,11 +200,10 @@ class Shelf:
         return self.rooms[candidate]
 
     def head_of(self, candidate: Candidate) -> CutHead | None:
-        """What each rank has of a head that the candidate's schedule cuts."""
+        """What each rank has of a head that the candidate's schedule cuts, exchanges for free."""
         if candidate.schedule not in CUTS_HEAD:
             return None
-        levels = self.question.cluster.pool_of().levels
-        return cut_head(self.profile(candidate.point), candidate.degrees, levels, {})
+        return cut_head(self.profile(candidate.point), candidate.pipeline, (), {})
 
 
 @dataclass(slots=True)

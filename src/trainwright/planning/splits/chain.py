@@ -52,7 +52,7 @@ from trainwright.profile import StaticKind
 from trainwright.scheduling.families import family_named
 from trainwright.step import zero
 from trainwright.step.pipeline import PipelineShape
-from trainwright.step.stages import RankSpacing, group_replicas, head_work_s
+from trainwright.step.stages import RankSpacing, group_replicas
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -241,14 +241,19 @@ class Site:
     """Where a rank runs: prices and memory of its device, a cluster of one pool, and its replicas.
 
     Sites of one chain have kinds of the same layers. `reserved_bytes` are taken by what a rank
-    holds beside its stage. A stage without layers of the class `tied_to` exchanges the gradient of
-    a tensor that they hold, too, which takes `tied_s`. Where `only` names classes, no others run.
+    holds beside its stage, of a head `head_s` before its last backward and `sync_s` after it;
+    microbatches run `beside_s` longer. A stage without layers of the class `tied_to` exchanges the
+    gradient of a tensor that they hold, too, which takes `tied_s`. Where `only` names classes, no
+    others run.
     """
 
     kinds: StageKinds
     cluster: Cluster
     replicas: Replicas
     reserved_bytes: float = 0.0
+    head_s: float = 0.0
+    sync_s: float = 0.0
+    beside_s: float = 0.0
     tied_s: float = 0.0
     tied_to: int = 0
     only: tuple[int, ...] = ()
@@ -275,43 +280,80 @@ def best_chain_split(question: SplitQuestion, *, limit_s: float = math.inf) -> S
     site = Site(kinds=kinds, cluster=cluster, replicas=replicas)
     transfers = transfers_s(kinds, degrees, cluster)
     if question.head is not None:
-        return _beside_head(site, transfers, question.head, shape=shape, limit_s=limit_s)
+        heads = (question.head,) * p
+        return best_split_beside_head((site,) * p, heads, transfers, shape=shape, limit_s=limit_s)
     if question.hosted is not None:
         waiting = (replace(site, kinds=question.hosted),) * p
         return best_copying_split((site,) * p, waiting, transfers, shape=shape, limit_s=limit_s)
     return best_split_at((site,) * p, transfers, shape=shape, limit_s=limit_s)
 
 
-def _beside_head(
-    site: Site, transfers: Floats, head: CutHead, *, shape: PipelineShape, limit_s: float
+def best_split_beside_head(
+    sites: Sequence[Site],
+    heads: Sequence[CutHead],
+    transfers: Floats,
+    *,
+    shape: PipelineShape,
+    limit_s: float = math.inf,
 ) -> Split:
-    """Of stages that each run beside the same share of the head.
+    """Of stages that each run beside a share of the head.
 
-    From the start of a rank to its last backward it runs all forwards and backwards and nearly all
-    of its share (`step.stages.head_work_s`), so that every end of the recurrence without waits is
-    later by that. For the bound the share's state
-    leaves less room; a split is wanted that has room for what V keeps, too.
+    From its start to its last backward a rank runs all forwards and backwards and nearly all of its
+    share (`CutHead.work_s`), h_r seconds, so that in the recurrence without waits, h the least,
+
+        E_r ≥ m·P_r + h_r                 E_r ≥ P_r + 2·x_r + E_(r+1)
+
+    which ends no earlier than h after that of P_r alone, and than h - Σ f_r after that of P_r + f_r
+    with f_r = (h_r - h) / m. For the bound the state of the shares leaves less room; a split is
+    wanted that has room for what V keeps, too.
     """
-    state, p = zero.RankState.of((head.share,)), shape.num_ranks
-    held = sum(zero.static_shards(state, site.replicas).kept) + head.share.opaque_bytes
-    barriers = family_named(shape.family).head_barriers
-    times_s = head.share.forward_s, head.share.input_grad_s, head.share.weight_grad_s
-    added_s = float(head_work_s(*times_s, np.array(shape.num_microbatches), barriers=barriers))
-    left_s = limit_s - added_s
-    kept = _MOST_HEADS * head.share.saved_bytes
-    found = [
-        best_split_at(
-            (replace(site, reserved_bytes=held + more),) * p,
-            transfers,
-            shape=shape,
-            limit_s=left_s,
-        )
-        for more in (0.0, kept)
-    ]
-    bound_s = found[0].bound_s + added_s
-    if not (found[0].bound_s < left_s and bound_s < limit_s):
+    tight, roomy = (sites_beside_heads(sites, heads, shape, kept=kept) for kept in (False, True))
+    m, least_s = shape.num_microbatches, min(site.head_s for site in tight)
+    left_s = limit_s - least_s
+
+    def split(own: Sequence[Site], *, longer: bool) -> Split:
+        """The bound less what it has of the stages being `longer` by f at most."""
+        if not longer:
+            return best_split_at(own, transfers, shape=shape, limit_s=left_s)
+        alike = {id(site): (site.head_s - least_s) / m for site in own}
+        added = {id(site): replace(site, beside_s=alike[id(site)]) for site in own}
+        more_s = sum(alike[id(site)] for site in own)
+        own = [added[id(site)] for site in own]
+        found = best_split_at(own, transfers, shape=shape, limit_s=left_s + more_s)
+        return replace(found, bound_s=found.bound_s - more_s)
+
+    unlike = any(site.head_s > least_s for site in tight)
+    bounds = [split(tight, longer=each) for each in ((False, True) if unlike else (False,))]
+    bound_s = max(bound.bound_s for bound in bounds)
+    if not (bound_s < left_s and bound_s + least_s < limit_s):
         return Split(bound_s=limit_s)
-    return _with_first(((found[1].cuts, found[1].chosen),), replace(found[0], bound_s=bound_s))
+    likely = split(roomy, longer=unlike)
+    bound = replace(bounds[-1], bound_s=bound_s + least_s)
+    return _with_first(((likely.cuts, likely.chosen),), bound)
+
+
+def sites_beside_heads(
+    sites: Sequence[Site], heads: Sequence[CutHead], shape: PipelineShape, *, kept: bool
+) -> list[Site]:
+    """The sites less the state of their share of the head and, if `kept`, what V keeps until T.
+
+    What it exchanges while microbatches run, and after them, is that of pricing.
+    """
+    barriers, made = family_named(shape.family).head_barriers, dict[tuple[int, int], Site]()
+    for site, head in zip(sites, heads, strict=True):
+        if (id(site), id(head)) in made:  # ranks alike are one place
+            continue
+        state, m = zero.RankState.of((head.share,)), shape.num_microbatches
+        held = sum(zero.static_shards(state, site.replicas).kept) + head.share.opaque_bytes
+        overlap = site.kinds.overlap
+        (own,) = zero.data_parallel_times((head.share,), site.replicas, overlap, num_microbatches=m)
+        made[id(site), id(head)] = replace(
+            site,
+            reserved_bytes=held + (_MOST_HEADS * head.share.saved_bytes if kept else 0.0),
+            head_s=head.work_s(m, barriers, *(own.added_forward_s, own.added_backward_s)),
+            sync_s=own.exposed_sync_s,
+        )
+    return [made[id(site), id(head)] for site, head in zip(sites, heads, strict=True)]
 
 
 def best_copying_split(
@@ -455,9 +497,15 @@ def chain_tables(
         kind_of=own,
         forward_s=of_ranks(lambda _, times: times.forward_s),
         weight_grad_s=of_ranks(lambda site, _: _weight_grad_s(site.kinds)[used] * splits),
-        time_s=of_ranks(lambda site, times: np.where(_is_barred(site, used), np.inf, times.time_s)),
+        time_s=of_ranks(
+            lambda site, times: np.where(
+                _is_barred(site, used), np.inf, times.time_s + site.beside_s
+            )
+        ),
         tail_s=of_ranks(
-            lambda site, times: times.tail_s + site.tied_s * (kinds.counts[used, site.tied_to] == 0)
+            lambda site, times: (
+                times.tail_s + site.sync_s + site.tied_s * (kinds.counts[used, site.tied_to] == 0)
+            )
         ),
         transfer_s=transfers,
         order=_counts_of(orders),

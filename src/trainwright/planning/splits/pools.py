@@ -21,19 +21,21 @@ import numpy as np
 from trainwright.cluster import Hop
 from trainwright.costing.communication import all_reduce_time_s, point_to_point_time_s
 from trainwright.planning.bounds.exchanges import ChainEnds
-from trainwright.planning.bounds.pools import Across, Beside, runs_alike, slices_in
-from trainwright.planning.question.layouts import ON_HOST
+from trainwright.planning.bounds.pools import Across, Beside, Part, runs_alike
+from trainwright.planning.question.layouts import CUTS_HEAD, ON_HOST
 from trainwright.planning.splits.chain import (
     Site,
     best_copying_split,
     best_split_at,
+    best_split_beside_head,
     fastest_ways,
+    sites_beside_heads,
 )
 from trainwright.planning.splits.types import options_of
 from trainwright.plans import Plan, ReplicaGroup, Stage
 from trainwright.step.pipeline import PipelineShape
 from trainwright.step.pools import mixed_replicas
-from trainwright.step.stages import rank_level
+from trainwright.step.stages import cut_head, rank_level
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from trainwright.planning.bounds.pools import MixedCandidate, MixedShelf
     from trainwright.planning.splits.chain import Split
     from trainwright.profile import Profile
+    from trainwright.step.stages import CutHead
 
     Ways = tuple[tuple[int, ...], ...]
 
@@ -68,7 +71,7 @@ def _across(shelf: MixedShelf, candidate: Across, limit_s: float) -> MixedSplit:
     degrees, pools = candidate.degrees, candidate.pool_of_rank
     site_of = {
         pool: Site(
-            kinds=shelf.kinds(pool, candidate.point, slices_in(candidate)),
+            kinds=shelf.kinds(pool, candidate.point, Part.of(candidate)),
             cluster=shelf.room(pool, candidate),
             replicas=mixed_replicas(shelf.cluster, degrees, {pool: candidate.data}),
         )
@@ -78,14 +81,15 @@ def _across(shelf: MixedShelf, candidate: Across, limit_s: float) -> MixedSplit:
     shape = PipelineShape(
         family=candidate.schedule,
         num_ranks=len(pools),
-        num_microbatches=slices_in(candidate) * (_microbatches(shelf, candidate) // candidate.data),
+        num_microbatches=Part.of(candidate).slices
+        * (_microbatches(shelf, candidate) // candidate.data),
     )
-    profile = shelf.sliced(pools[0], candidate.point, slices_in(candidate))
+    profile = shelf.part(pools[0], candidate.point, Part.of(candidate))
     sites, plans, bound_s = [site_of[pool] for pool in pools], [], math.inf
     for asked in _with_tied(shelf, candidate, profile, sites):
-        hosted = _waiting(shelf, candidate, pools, asked)
+        apart = _Apart.of(shelf, candidate, pools, asked)
         transfers = _transfers_s(profile, levels)
-        split = _best_split(asked, hosted, transfers, shape=shape, limit_s=min(limit_s, bound_s))
+        split = apart.best_split(asked, transfers, shape=shape, limit_s=min(limit_s, bound_s))
         bound_s = min(bound_s, split.bound_s)
         for cuts, chosen in ((split.cuts, split.chosen), *split.others):
             if cuts:
@@ -93,29 +97,50 @@ def _across(shelf: MixedShelf, candidate: Across, limit_s: float) -> MixedSplit:
     return MixedSplit(bound_s=bound_s, plans=tuple(plans))
 
 
-def _waiting(
-    shelf: MixedShelf, candidate: MixedCandidate, pools: Iterable[int], sites: Sequence[Site]
-) -> list[Site]:
-    """The sites with layers that wait for their copies to hosts, if the schedule makes any."""
-    if candidate.schedule not in ON_HOST:
-        return []
-    return [
-        replace(site, kinds=shelf.hosted(pool, candidate.point))
-        for pool, site in zip(pools, sites, strict=True)
-    ]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Apart:
+    """What a schedule takes out of the stages of ranks: copies to hosts, or shares of the head.
 
+    The sites `hosted` have layers that wait for their copies. Most schedules take out nothing.
+    """
 
-def _best_split(
-    sites: Sequence[Site],
-    hosted: Sequence[Site],
-    transfers: Floats,
-    *,
-    shape: PipelineShape,
-    limit_s: float,
-) -> Split:
-    if not hosted:
+    hosted: tuple[Site, ...] = ()
+    heads: tuple[CutHead, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        shelf: MixedShelf,
+        candidate: MixedCandidate,
+        pools: Sequence[int],
+        sites: Sequence[Site],
+    ) -> _Apart:
+        """Of ranks in `pools`, at their sites."""
+        point = candidate.point
+        if candidate.schedule in ON_HOST:
+            waiting = zip(pools, sites, strict=True)
+            return cls(hosted=tuple(replace(s, kinds=shelf.hosted(g, point)) for g, s in waiting))
+        if candidate.schedule in CUTS_HEAD:
+            p = len(pools)
+            of_pool = {g: cut_head(shelf.profile(g, point), p, (), {}) for g in set(pools)}
+            return cls(heads=tuple(of_pool[g] for g in pools))
+        return cls()
+
+    def best_split(
+        self, sites: Sequence[Site], transfers: Floats, *, shape: PipelineShape, limit_s: float
+    ) -> Split:
+        """The split of least bound."""
+        if self.hosted:
+            return best_copying_split(sites, self.hosted, transfers, shape=shape, limit_s=limit_s)
+        if self.heads:
+            return best_split_beside_head(
+                sites, self.heads, transfers, shape=shape, limit_s=limit_s
+            )
         return best_split_at(sites, transfers, shape=shape, limit_s=limit_s)
-    return best_copying_split(sites, hosted, transfers, shape=shape, limit_s=limit_s)
+
+    def roomy(self, sites: Sequence[Site], shape: PipelineShape) -> Sequence[Site]:
+        """The sites with room for all of it."""
+        return sites_beside_heads(sites, self.heads, shape, kept=True) if self.heads else sites
 
 
 def _plan_across(
@@ -192,7 +217,7 @@ class _Pool:
     """The pipelines of one pool: their best split by the number of microbatches of each."""
 
     site: Site
-    hosted: list[Site]
+    apart: _Apart
     transfers: Floats
     candidate: Beside
     count: int
@@ -202,9 +227,8 @@ class _Pool:
     def split(self, microbatches: int) -> Split:
         """The split of least bound."""
         if microbatches not in self.made:
-            self.made[microbatches] = _best_split(
+            self.made[microbatches] = self.apart.best_split(
                 self.sites,
-                self.hosted * self.candidate.depth,
                 self.transfers,
                 shape=self.shape(microbatches),
                 limit_s=self.limit_s,
@@ -221,7 +245,7 @@ class _Pool:
         return PipelineShape(
             family=self.candidate.schedule,
             num_ranks=self.candidate.depth,
-            num_microbatches=slices_in(self.candidate) * microbatches,
+            num_microbatches=Part.of(self.candidate).slices * microbatches,
         )
 
 
@@ -251,14 +275,14 @@ def _pool(shelf: MixedShelf, candidate: Beside, pool: int, count: int, limit_s: 
     levels, size = shelf.cluster.pools[pool].levels, candidate.point.devices * count
     between = [rank_level(levels, r, r + 1, size) for r in range(candidate.depth - 1)]
     site = Site(
-        kinds=shelf.kinds(pool, candidate.point, slices_in(candidate)),
+        kinds=shelf.kinds(pool, candidate.point, Part.of(candidate)),
         cluster=shelf.room(pool, candidate),
         replicas=mixed_replicas(shelf.cluster, candidate.degrees, members),
     )
-    profile = shelf.sliced(pool, candidate.point, slices_in(candidate))
+    profile = shelf.part(pool, candidate.point, Part.of(candidate))
     return _Pool(
         site=site,
-        hosted=_waiting(shelf, candidate, [pool], [site]),
+        apart=_Apart.of(shelf, candidate, [pool] * candidate.depth, [site] * candidate.depth),
         transfers=_transfers_s(profile, [level for level in between if level]),
         candidate=candidate,
         count=count,
@@ -299,7 +323,7 @@ def _affine_start(pools: Mapping[int, _Pool], total: int) -> dict[int, int]:
     for g, pool in pools.items():
         kinds, depth = pool.site.kinds, pool.candidate.depth
         whole_s = float(kinds.least_time_s[kinds.kind_of[0, kinds.num_layers]])
-        slope_s = whole_s * slices_in(pool.candidate) / depth
+        slope_s = whole_s * Part.of(pool.candidate).slices / depth
         lines[g] = (0.0, slope_s)
     for _ in range(2):
         # Σ count · (T − a) / b = total
@@ -329,7 +353,7 @@ def _cut(
 
     Where replicas run alike all recompute as those of one pool, whichever that is.
     """
-    ways = {g: fastest_ways(pool.sites, cuts, pool.shape(dealt[g])) for g, pool in pools.items()}
+    ways = {g: _ways(pool, cuts, dealt[g]) for g, pool in pools.items()}
     layers = shelf.profile(candidate.pools[0], candidate.point).structure.layers
     ranks = [layers[first:after] for first, after in pairwise(cuts)]
     options = {
@@ -357,6 +381,12 @@ def _cut(
             ids = tuple(layer.id for layer in own)
             stages.append(Stage(layers=ids, options=common, replicas=tuple(groups)))
         yield _plan(shelf, candidate, stages)
+
+
+def _ways(pool: _Pool, cuts: tuple[int, ...], microbatches: int) -> Ways | None:
+    """How the stages between `cuts` run in a pool, if they fit."""
+    shape = pool.shape(microbatches)
+    return fastest_ways(pool.apart.roomy(pool.sites, shape), cuts, shape)
 
 
 def _shared_out(
