@@ -12,7 +12,7 @@ import numpy as np
 
 from trainwright.formats import catalog
 from trainwright.planning.bounds.layers import PointWork
-from trainwright.planning.bounds.pools import MixedLayouts, MixedShelf, Shape, mixed_points
+from trainwright.planning.bounds.pools import MixedShelf, Shape, mixed_points
 from trainwright.planning.bounds.step import Batch, ChainWork, CoarseBounds
 from trainwright.planning.question.layouts import layouts_of, schedules_of
 from trainwright.planning.question.question import (
@@ -22,6 +22,7 @@ from trainwright.planning.question.question import (
     Workload,
     room_of_devices,
 )
+from trainwright.planning.search.pools import MixedLayouts
 
 QUESTIONS = (
     ("llama3-8b", "dgx-h100", 2, 64),

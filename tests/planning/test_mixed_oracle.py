@@ -23,9 +23,14 @@ from exhaustive_profiles import drawn_on_pools
 from mixed_clusters import ETHERNET
 from trainwright.errors import TrainwrightError
 from trainwright.execution import Budget
-from trainwright.planning.bounds.pools import Across, MixedLayouts, MixedShelf, beside_grid
+from trainwright.planning.bounds.pools import Across, MixedShelf, beside_grid
 from trainwright.planning.question.question import ModelQuestion, Point, Span
-from trainwright.planning.search.pools import host_bytes_by_rank, plan_mixed, plan_on_pools
+from trainwright.planning.search.pools import (
+    MixedLayouts,
+    host_bytes_by_rank,
+    plan_mixed,
+    plan_on_pools,
+)
 from trainwright.planning.splits.pools import best_mixed_split
 
 NAMED = re.compile("hosts|copies|slices|heads|many held")

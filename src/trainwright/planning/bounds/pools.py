@@ -27,9 +27,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import combinations, permutations
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -44,10 +43,8 @@ from trainwright.planning.question.layouts import (
     SLICED,
     SPLIT_BACKWARD,
     WARM_UP,
-    slices_at,
 )
 from trainwright.planning.question.question import (
-    ZERO_STAGES,
     Candidate,
     Point,
     dense_points,
@@ -136,7 +133,9 @@ class Across(_OnPools):
     @property
     def degrees(self) -> Parallelism:
         """The degrees in full."""
-        return _degrees(self.point, self.zero_stage, pipeline=sum(self.depths), data=self.data)
+        return uniform_degrees(
+            self.point, self.zero_stage, pipeline=sum(self.depths), data=self.data
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +148,9 @@ class Beside(_OnPools):
     @property
     def degrees(self) -> Parallelism:
         """The degrees in full; `data` counts the replicas of all pools."""
-        return _degrees(self.point, self.zero_stage, pipeline=self.depth, data=sum(self.replicas))
+        return uniform_degrees(
+            self.point, self.zero_stage, pipeline=self.depth, data=sum(self.replicas)
+        )
 
 
 MixedCandidate: TypeAlias = Across | Beside
@@ -172,7 +173,8 @@ class Part(NamedTuple):
 WHOLE: Final = Part()
 
 
-def _degrees(point: Point, zero_stage: int, *, pipeline: int, data: int) -> Parallelism:
+def uniform_degrees(point: Point, zero_stage: int, *, pipeline: int, data: int) -> Parallelism:
+    """The same degrees of a point in all pools; `data` counts the replicas of all."""
     return Parallelism(
         tensor=point.tensor,
         pipeline=pipeline,
@@ -865,179 +867,3 @@ def _undivided_s(depths: Ints, class_s: Floats, count: int) -> Floats:
     enough = distinct @ held.T >= count  # [N, U]
     found: Floats = times_s[enough.argmax(axis=1)][index.reshape(-1)]
     return found
-
-
-# All ways to lay a point's chains over several pools, bounded together
-# ---------------------------------------------------------------------
-
-_BESIDE_ZERO: Final = (0, 1)  # ZeRO 2 and 3 exchange inside microbatches
-
-
-@dataclass(slots=True, kw_only=True)
-class BoundedLayouts:
-    """Those of one shape, ZeRO stage and family, least bound first."""
-
-    shape: Shape
-    point: Point
-    zero_stage: int
-    schedule: str
-    grid: Grid
-    bounds_s: Floats
-    done: int = 0
-
-    def count_below(self, limit_s: float) -> int:
-        """Those left that may be below a limit."""
-        return max(0, int(np.searchsorted(self.bounds_s, limit_s)) - self.done)
-
-    def candidate(self) -> MixedCandidate:
-        """The next one."""
-        counts = tuple(self.grid.counts[self.done].tolist())
-        shared = int(self.grid.shared[self.done])
-        common: dict[str, Any] = {
-            "point": self.point,
-            "zero_stage": self.zero_stage,
-            "schedule": self.schedule,
-            "pools": self.shape.pools,
-        }
-        if self.shape.name == "across":
-            return Across(**common, depths=counts, data=shared)
-        return Beside(**common, replicas=counts, depth=shared)
-
-
-@dataclass(slots=True)
-class MixedLayouts:
-    """Those of all shapes that use several pools; grids of counts are made once."""
-
-    shelf: MixedShelf
-    _grids: dict[tuple[object, ...], Grid] = field(default_factory=dict)
-
-    @property
-    def shapes(self) -> tuple[Shape, ...]:
-        """All ways to use several pools."""
-        count = len(self.shelf.cluster.pools)
-        across = (Shape(name="across", pools=pools) for pools in pools_across(count))
-        beside = (Shape(name="beside", pools=pools) for pools in pools_beside(count))
-        return (*across, *beside)
-
-    def count(self, point: Point) -> int:
-        """Candidates at a point."""
-        families = mixed_families(self.shelf.question)
-        return sum(
-            self._grid(shape, point).size * len(self._zero_stages(shape)) * len(families)
-            for shape in self.shapes
-        )
-
-    def least_s(self, point: Point) -> float:
-        """No plan of a point steps faster: all devices at the rates of its layers."""
-        question, pools = self.shelf.question, tuple(range(len(self.shelf.cluster.pools)))
-        work = MixedWork.of(self.shelf, point, pools)
-        ranks = [pool.num_devices // point.devices for pool in self.shelf.cluster.pools]
-        microbatches = question.workload.global_batch // point.microbatch_size
-        rates = work.speeds @ np.array(ranks, dtype=np.float64)
-        least_s = np.array([float(each.trade.time_s[-1]) for each in work.works])
-        return float((microbatches * least_s / rates).max())
-
-    def bounded(self, point: Point) -> Iterator[BoundedLayouts]:
-        """Those of each shape, ZeRO stage and family that have a finite bound."""
-        for shape in self.shapes:
-            yield from self.bounded_as(shape, point)
-
-    def bounded_as(self, shape: Shape, point: Point) -> Iterator[BoundedLayouts]:
-        """Those of one shape."""
-        grid = self._grid(shape, point)
-        if not grid.size:
-            return
-        parts = list(self._in_parts(grid, shape))
-        works = {
-            part: MixedWork.of(self.shelf, point, shape.pools, part)
-            for part in dict.fromkeys(part for _, part, _ in parts)
-        }
-        for zero_stage in self._zero_stages(shape):
-            for schedule, part, own in parts:
-                work = works[part]
-                found = self._bounded(work, shape, point, own, zero_stage, schedule, part.slices)
-                if found.grid.size:
-                    yield found
-
-    def _in_parts(self, grid: Grid, shape: Shape) -> Iterator[tuple[str, Part, Grid]]:
-        """By family, the layouts under which it cuts sequences into so many slices."""
-        length = self.shelf.question.workload.sequence_length
-        for schedule in mixed_families(self.shelf.question):
-            slices = slices_at(schedule, grid.depths(shape))
-            for count in np.unique(slices).tolist():
-                if length % count == 0:
-                    part = Part(slices=count, cuts_head=schedule in CUTS_HEAD)
-                    yield schedule, part, grid.of(slices == count)
-
-    def _bounded(
-        self,
-        work: MixedWork,
-        shape: Shape,
-        point: Point,
-        grid: Grid,
-        zero_stage: int,
-        schedule: str,
-        slices: int,
-    ) -> BoundedLayouts:
-        alike = [own for own in mixed_families(self.shelf.question) if own in FAMILIES]
-        is_first = schedule not in alike[1:]
-        stages = self._zero_stages(shape)
-        grid = _worth_asking(
-            grid, shape, point, zero_stage == min(stages, default=0), is_first_family=is_first
-        )
-        bounds_s = np.zeros(0)
-        if grid.size:
-            bounded: Callable[..., Floats] = across_bounds_s
-            if shape.name == "beside":
-                bounded = partial(beside_bounds_s, alike=runs_alike(self.shelf.question.allowed))
-            batch = self.shelf.question.workload.global_batch
-            bounds_s = bounded(
-                work,
-                point,
-                grid,
-                microbatches=slices * (batch // point.microbatch_size),
-                zero_stage=zero_stage,
-                schedule=schedule,
-                degrees=_degrees(point, zero_stage, pipeline=1, data=1),
-            )
-        order = np.argsort(bounds_s, kind="stable")
-        order = order[: int(np.isfinite(bounds_s).sum())]
-        return BoundedLayouts(
-            shape=shape,
-            point=point,
-            zero_stage=zero_stage,
-            schedule=schedule,
-            grid=Grid(counts=grid.counts[order], shared=grid.shared[order]),
-            bounds_s=bounds_s[order],
-        )
-
-    def _zero_stages(self, shape: Shape) -> tuple[int, ...]:
-        question = self.shelf.question
-        runs = ZERO_STAGES if shape.name == "across" else _BESIDE_ZERO
-        possible = runs if question.shards_state else (0,)
-        return tuple(stage for stage in question.allowed.zero_stages if stage in possible)
-
-    def _grid(self, shape: Shape, point: Point) -> Grid:
-        key = (shape, point.microbatch_size, point.devices, point.expert_devices)
-        if key not in self._grids:
-            made = across_grid if shape.name == "across" else beside_grid
-            self._grids[key] = made(self.shelf.question, point, shape.pools)
-        return self._grids[key]
-
-
-def _worth_asking(
-    grid: Grid,
-    shape: Shape,
-    point: Point,
-    is_least_stage: bool,
-    *,
-    is_first_family: bool,
-) -> Grid:
-    """Without replicas all ZeRO stages are one, and on one rank all families are."""
-    kept = np.ones(grid.size, dtype=bool)
-    if not is_least_stage:
-        data = grid.shared if shape.name == "across" else grid.counts.sum(axis=1)
-        kept &= data * point.context > 1
-    if shape.name == "beside" and not is_first_family:
-        kept &= grid.shared > 1
-    return grid.of(kept)

@@ -1,7 +1,7 @@
 """The search over plans on several pools: nodes by their bounds, made when their turn comes.
 
 Best-first as in `search`. A point is bounded by devices × rate; when it is the least of all, its
-layouts are bounded together (`bounds.pools`); the least of these gets a sharp bound from its best
+layouts are bounded together (`MixedLayouts`); the least of these gets a sharp bound from its best
 split (`splits.pools`), and when that is the least the plan is priced.
 """
 
@@ -9,18 +9,35 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import numpy as np
 
 from trainwright.execution import Progress
 from trainwright.execution.best_first import BestFirst
 from trainwright.planning.bounds.pools import (
-    BoundedLayouts,
-    MixedLayouts,
+    FAMILIES,
+    Across,
+    Beside,
+    Grid,
     MixedShelf,
+    MixedWork,
+    Part,
     Shape,
+    across_bounds_s,
+    across_grid,
+    beside_bounds_s,
+    beside_grid,
+    mixed_families,
     mixed_points,
+    pools_across,
+    pools_beside,
+    runs_alike,
+    uniform_degrees,
 )
-from trainwright.planning.question.question import Candidate, Span, left_bytes
+from trainwright.planning.question.layouts import CUTS_HEAD, slices_at
+from trainwright.planning.question.question import ZERO_STAGES, Candidate, Span, left_bytes
 from trainwright.planning.search.framework import plan_runnable, runnable_spaces, sketch_runnable
 from trainwright.planning.search.plans import both_copy, host_bytes_of, splits_itself
 from trainwright.planning.search.search import Outcome
@@ -30,8 +47,9 @@ from trainwright.plans.capability_table import Feature
 from trainwright.step.pools import predict_mixed_step
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from trainwright.arrays import Floats
     from trainwright.execution import Budget
     from trainwright.execution.executor import Crew
     from trainwright.planning.bounds.pools import MixedCandidate
@@ -158,6 +176,182 @@ def _plainness(plan: Plan) -> tuple[int, ...]:
         degrees.pipeline,
         plan.microbatch_size or 1,
     )
+
+
+# All ways to lay a point's chains over several pools, bounded together
+# ---------------------------------------------------------------------
+
+_BESIDE_ZERO: Final = (0, 1)  # ZeRO 2 and 3 exchange inside microbatches
+
+
+@dataclass(slots=True, kw_only=True)
+class BoundedLayouts:
+    """Those of one shape, ZeRO stage and family, least bound first."""
+
+    shape: Shape
+    point: Point
+    zero_stage: int
+    schedule: str
+    grid: Grid
+    bounds_s: Floats
+    done: int = 0
+
+    def count_below(self, limit_s: float) -> int:
+        """Those left that may be below a limit."""
+        return max(0, int(np.searchsorted(self.bounds_s, limit_s)) - self.done)
+
+    def candidate(self) -> MixedCandidate:
+        """The next one."""
+        counts = tuple(self.grid.counts[self.done].tolist())
+        shared = int(self.grid.shared[self.done])
+        common: dict[str, Any] = {
+            "point": self.point,
+            "zero_stage": self.zero_stage,
+            "schedule": self.schedule,
+            "pools": self.shape.pools,
+        }
+        if self.shape.name == "across":
+            return Across(**common, depths=counts, data=shared)
+        return Beside(**common, replicas=counts, depth=shared)
+
+
+@dataclass(slots=True)
+class MixedLayouts:
+    """Those of all shapes that use several pools; grids of counts are made once."""
+
+    shelf: MixedShelf
+    _grids: dict[tuple[object, ...], Grid] = field(default_factory=dict)
+
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        """All ways to use several pools."""
+        count = len(self.shelf.cluster.pools)
+        across = (Shape(name="across", pools=pools) for pools in pools_across(count))
+        beside = (Shape(name="beside", pools=pools) for pools in pools_beside(count))
+        return (*across, *beside)
+
+    def count(self, point: Point) -> int:
+        """Candidates at a point."""
+        families = mixed_families(self.shelf.question)
+        return sum(
+            self._grid(shape, point).size * len(self._zero_stages(shape)) * len(families)
+            for shape in self.shapes
+        )
+
+    def least_s(self, point: Point) -> float:
+        """No plan of a point steps faster: all devices at the rates of its layers."""
+        question, pools = self.shelf.question, tuple(range(len(self.shelf.cluster.pools)))
+        work = MixedWork.of(self.shelf, point, pools)
+        ranks = [pool.num_devices // point.devices for pool in self.shelf.cluster.pools]
+        microbatches = question.workload.global_batch // point.microbatch_size
+        rates = work.speeds @ np.array(ranks, dtype=np.float64)
+        least_s = np.array([float(each.trade.time_s[-1]) for each in work.works])
+        return float((microbatches * least_s / rates).max())
+
+    def bounded(self, point: Point) -> Iterator[BoundedLayouts]:
+        """Those of each shape, ZeRO stage and family that have a finite bound."""
+        for shape in self.shapes:
+            yield from self.bounded_as(shape, point)
+
+    def bounded_as(self, shape: Shape, point: Point) -> Iterator[BoundedLayouts]:
+        """Those of one shape."""
+        grid = self._grid(shape, point)
+        if not grid.size:
+            return
+        parts = list(self._in_parts(grid, shape))
+        works = {
+            part: MixedWork.of(self.shelf, point, shape.pools, part)
+            for part in dict.fromkeys(part for _, part, _ in parts)
+        }
+        for zero_stage in self._zero_stages(shape):
+            for schedule, part, own in parts:
+                work = works[part]
+                found = self._bounded(work, shape, point, own, zero_stage, schedule, part.slices)
+                if found.grid.size:
+                    yield found
+
+    def _in_parts(self, grid: Grid, shape: Shape) -> Iterator[tuple[str, Part, Grid]]:
+        """By family, the layouts under which it cuts sequences into so many slices."""
+        length = self.shelf.question.workload.sequence_length
+        for schedule in mixed_families(self.shelf.question):
+            slices = slices_at(schedule, grid.depths(shape))
+            for count in np.unique(slices).tolist():
+                if length % count == 0:
+                    part = Part(slices=count, cuts_head=schedule in CUTS_HEAD)
+                    yield schedule, part, grid.of(slices == count)
+
+    def _bounded(
+        self,
+        work: MixedWork,
+        shape: Shape,
+        point: Point,
+        grid: Grid,
+        zero_stage: int,
+        schedule: str,
+        slices: int,
+    ) -> BoundedLayouts:
+        alike = [own for own in mixed_families(self.shelf.question) if own in FAMILIES]
+        is_first = schedule not in alike[1:]
+        stages = self._zero_stages(shape)
+        grid = _worth_asking(
+            grid, shape, point, zero_stage == min(stages, default=0), is_first_family=is_first
+        )
+        bounds_s = np.zeros(0)
+        if grid.size:
+            bounded: Callable[..., Floats] = across_bounds_s
+            if shape.name == "beside":
+                bounded = partial(beside_bounds_s, alike=runs_alike(self.shelf.question.allowed))
+            batch = self.shelf.question.workload.global_batch
+            bounds_s = bounded(
+                work,
+                point,
+                grid,
+                microbatches=slices * (batch // point.microbatch_size),
+                zero_stage=zero_stage,
+                schedule=schedule,
+                degrees=uniform_degrees(point, zero_stage, pipeline=1, data=1),
+            )
+        order = np.argsort(bounds_s, kind="stable")
+        order = order[: int(np.isfinite(bounds_s).sum())]
+        return BoundedLayouts(
+            shape=shape,
+            point=point,
+            zero_stage=zero_stage,
+            schedule=schedule,
+            grid=Grid(counts=grid.counts[order], shared=grid.shared[order]),
+            bounds_s=bounds_s[order],
+        )
+
+    def _zero_stages(self, shape: Shape) -> tuple[int, ...]:
+        question = self.shelf.question
+        runs = ZERO_STAGES if shape.name == "across" else _BESIDE_ZERO
+        possible = runs if question.shards_state else (0,)
+        return tuple(stage for stage in question.allowed.zero_stages if stage in possible)
+
+    def _grid(self, shape: Shape, point: Point) -> Grid:
+        key = (shape, point.microbatch_size, point.devices, point.expert_devices)
+        if key not in self._grids:
+            made = across_grid if shape.name == "across" else beside_grid
+            self._grids[key] = made(self.shelf.question, point, shape.pools)
+        return self._grids[key]
+
+
+def _worth_asking(
+    grid: Grid,
+    shape: Shape,
+    point: Point,
+    is_least_stage: bool,
+    *,
+    is_first_family: bool,
+) -> Grid:
+    """Without replicas all ZeRO stages are one, and on one rank all families are."""
+    kept = np.ones(grid.size, dtype=bool)
+    if not is_least_stage:
+        data = grid.shared if shape.name == "across" else grid.counts.sum(axis=1)
+        kept &= data * point.context > 1
+    if shape.name == "beside" and not is_first_family:
+        kept &= grid.shared > 1
+    return grid.of(kept)
 
 
 # The search over plans on several pools: nodes by their bounds, made when their turn comes
