@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import copy
 import json
+from pathlib import Path
 
 import pytest
 
 import trainwright
 from exhaustive import holds
 from mixed_clusters import two_kinds
+from trainwright.commands.verify import verify
+from trainwright.documents.mixed_plan import MixedPlanResult
 from trainwright.documents.model_plan import planned
-from trainwright.documents.open import load_document, recheck
+from trainwright.documents.open import load_document, load_explained_document, recheck
 from trainwright.errors import InvalidInput, TrainwrightError, UnsupportedFeature
 from trainwright.execution import Budget
 from trainwright.formats.schedule_json import read_compute_only
@@ -243,7 +246,6 @@ def test_others_refuse_it_by_name(answer):
     [
         ({"framework": "megatron"}, "schedule: searched: megatron runs"),
         ({"per_stage_degrees": True}, "must not be given together with --per-stage-degrees"),
-        ({"cluster": two_kinds(), "devices": None}, "searched is for clusters of one pool"),
         ({"schedule": "serched"}, 'did you mean "searched"'),
     ],
 )
@@ -272,3 +274,31 @@ def test_a_search_without_an_order_says_whether_it_was_stopped(answer):
         (said,) = search_in_words(question, outcome, was_stopped=was_stopped)
         assert said.endswith("that is shorter than that of v-half")
         assert ("before the search was stopped" in said) is was_stopped
+
+
+def test_an_order_of_stages_on_several_pools_is_read_again_and_verified(tmp_path: Path) -> None:
+    asked = {"global_batch": 32, "sequence": 2048, "tp": 2, "pp": 3, "cp": 1, "zero": 1}
+    families = ("1f1b", "zb-h1", "zb-h2", "searched")
+    report = trainwright.plan(
+        "llama3-8b",
+        cluster=two_kinds(),
+        micro_batch=1,
+        recompute="none",
+        schedule=families,
+        **asked,  # type: ignore[arg-type]
+    )
+    found = report.document
+    assert isinstance(found, MixedPlanResult)
+    assert (found.layout, found.schedule) == ("across", "searched")
+    assert found.order is not None
+    assert found.lower_bound_s <= found.step_time_s < found.named_step_time_s
+    assert "the order of actions was found from that of zb-h2" in report.explain()
+    path = tmp_path / "searched.json"
+    report.save(path)
+    assert load_explained_document(path) == found
+    assert verify(path, level=0).passed
+    edited = json.loads(path.read_text())
+    edited["order"]["words"][0] = "0F"
+    path.write_text(json.dumps(edited))
+    with pytest.raises(InvalidInput, match="order"):
+        load_explained_document(path)

@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
+from itertools import product
 
 import pytest
 
 from exhaustive import LLAMA, asked, holds, on_four_ranks
+from exhaustive_pools import SLOW_JOINT, pair
+from exhaustive_pools import asked as asked_on_pools
+from mixed_clusters import ETHERNET
+from trainwright.errors import InvalidInput
 from trainwright.execution import Budget
+from trainwright.planning.bounds.pools import MixedShelf
 from trainwright.planning.question.question import Span
 from trainwright.planning.search.framework import plan_runnable
-from trainwright.planning.search.orders import with_searched_orders
-from trainwright.plans.plan import SEARCHED
+from trainwright.planning.search.orders import (
+    with_searched_orders,
+    with_searched_orders_on_pools,
+)
+from trainwright.planning.search.pools import plan_mixed, priced_mixed
+from trainwright.plans.plan import SEARCHED, SearchedOrder
+from trainwright.profile import Recompute
 from trainwright.step.account import timeline_of
 from trainwright.step.predict import predict_step, work_of_plan
 
 WORK = 2_000_000
+SLOW = pytest.mark.slow
 QUESTIONS = [
     (8, 60, ("1f1b",)),
     (8, 24, ("zb-v",)),
@@ -152,3 +166,52 @@ def test_only_orders_that_the_framework_reads_are_searched():
     asked_for = replace(question, allowed=replace(question.allowed, framework="megatron"))
     named, outcome = found_for(asked_for)
     assert outcome.priced == named.priced
+
+
+def words_of_rank(rank: int, count: int) -> list[str]:
+    """Every order of forwards, input and weight gradients of one stage, each in turn."""
+
+    def begun(done: tuple[int, int, int]) -> Iterator[list[str]]:
+        if done == (count,) * 3:
+            yield []
+        for kind, name in enumerate("FIW"):
+            if done[kind] < (count if kind == 0 else done[kind - 1]):
+                more = tuple(n + (own == kind) for own, n in enumerate(done))
+                for others in begun(more):
+                    yield [f"{rank}{name}", *others]
+
+    return [" ".join(words) for words in begun((0, 0, 0))]
+
+
+@pytest.mark.parametrize(
+    ("batch", "joint"), [(2, ETHERNET), (2, SLOW_JOINT), pytest.param(3, ETHERNET, marks=SLOW)]
+)
+def test_no_order_on_two_pools_is_faster_than_the_one_that_is_found(batch, joint):
+    question = asked_on_pools(
+        pair(1, joint=joint),
+        batch=batch,
+        schedules=("1f1b", "zb-h1", "zb-h2"),
+        recompute=(Recompute.NONE,),
+        **{name: Span.only(1) for name in ("tensor", "data", "microbatch_size")},
+        pipeline=Span.only(2),
+        zero_stages=(0,),
+    )
+    named = plan_mixed(question, Budget())
+    outcome = with_searched_orders_on_pools(question, named, Budget())
+    shelf, best = MixedShelf.of(question), outcome.priced[0]
+    assert best.shape.name == "across"
+    assert outcome.lower_bound_s <= named.lower_bound_s
+    every = []
+    for chosen in product(*(words_of_rank(rank, batch) for rank in range(2))):
+        order = SearchedOrder(family="zb-h1", words=chosen)
+        for other in named.priced:
+            if other.shape.name == "across":
+                plan = replace(other.plan, schedule=SEARCHED, order=order)
+                with suppress(InvalidInput):  # ranks that wait for each other
+                    step = priced_mixed(shelf, other.shape, plan, other.profiles).step
+                    every.append((other.shape == best.shape, step.step_time_s))
+    assert len(every) > 15
+    least_s = min(step_s for _, step_s in every)
+    assert outcome.lower_bound_s <= least_s * (1 + 1e-12)
+    own_s = min(step_s for is_best, step_s in every if is_best)
+    assert own_s * (1 - 1e-12) <= best.step.step_time_s <= own_s / (1 - 1e-4)

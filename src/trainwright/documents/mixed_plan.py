@@ -12,11 +12,13 @@ from trainwright.documents.model_plan import (
     answer_keys,
     estimate_words,
     how_left_open,
+    in_named_order,
     known_of_others,
     launch_gaps,
     microbatch_of,
     plan_model,
     rank_record,
+    schedule_in_words,
     step_keys,
     step_range,
 )
@@ -37,13 +39,20 @@ from trainwright.planning.question.layouts import CHAIN
 from trainwright.planning.question.question import Point
 from trainwright.planning.reasons.why import enough_freedom, priced_on_pools
 from trainwright.planning.search.framework import cannot
+from trainwright.planning.search.orders import search_in_words, with_searched_orders_on_pools
 from trainwright.planning.search.plans import splits_itself
 from trainwright.planning.search.pools import host_bytes_by_rank, plan_mixed
 from trainwright.plans import Plan, ReplicaGroup, Stage
 from trainwright.plans.capability import capability_of
 from trainwright.plans.capability_table import Feature
 from trainwright.plans.configuration import Configuration
-from trainwright.plans.plan import DATA_INSIDE, DEFAULT_SCHEDULE, Parallelism, mapping_name
+from trainwright.plans.plan import (
+    DATA_INSIDE,
+    DEFAULT_SCHEDULE,
+    Parallelism,
+    SearchedOrder,
+    mapping_name,
+)
 from trainwright.plans.prediction import RankRecord
 from trainwright.plans.status import BoundKind, Status
 from trainwright.profile import Recompute
@@ -195,12 +204,11 @@ class MixedPlanResult(PlannedStep):
 
     `layout` says how the pools are used: "across", stages on several; "beside", replicas on several
     with their own number of microbatches; or one pool "alone". `parallelism.data` counts the
-    replicas of all pools.
+    replicas of all pools. Under the schedule "searched" `order` is that of all chains, and
+    `named_step_time_s` the step in the order of the family that it began with.
     """
 
     # What only a plan on one pool has; whoever shows plans need not ask on how many it is.
-    order: ClassVar[None] = None
-    named_step_time_s: ClassVar[None] = None
     lower_bound_one_stage_s: ClassVar[None] = None
     lower_bound_one_order_s: ClassVar[None] = None
     bubble_of_makespan: ClassVar[None] = None
@@ -212,6 +220,8 @@ class MixedPlanResult(PlannedStep):
     groups: tuple[MixedGroupRecord, ...] = ()
     stages: tuple[MixedStageRecord, ...] = ()
     binding: MixedBinding | None = None
+    order: SearchedOrder | None = field(default=None, metadata={RARE: True})
+    named_step_time_s: float | None = field(default=None, metadata={RARE: True})
     host_bytes_per_rank: tuple[float, ...] = field(default=(), metadata={RARE: True})
     alternatives: tuple[MixedAlternative, ...] = ()
 
@@ -248,14 +258,23 @@ def with_mixed_plan(
         stages=tuple(_stages(question.cluster, plan, profiles, ranks)),
         ranks=ranks,
         binding=binding,
+        order=plan.order,
+        named_step_time_s=_named_step_s(question, plan),
         host_bytes_per_rank=host_bytes_by_rank(MixedShelf.of(question), found),
         time_by_part_s=parts_s[binding.chain][binding.rank],
         assumptions={
             **words,
             "memory": "; ".join(dict.fromkeys(held)),
-            "schedule": f"{plan.schedule}, simulated for each chain of like replicas",
+            "schedule": f"{schedule_in_words(plan)} for each chain of like replicas",
         },
     )
+
+
+def _named_step_s(question: ModelQuestion, plan: Plan) -> float | None:
+    named = in_named_order(plan)
+    if named is None:
+        return None
+    return priced_on_pools(MixedShelf.of(question), named).step.step_time_s
 
 
 def layout_of(step: MixedPrediction) -> str:
@@ -460,8 +479,11 @@ def plan_mixed_model(
     question, started_s = call.question, budget.cpu_s
     with naming_options(QUESTION_OPTION_OF):
         outcome = plan_mixed(question, budget, crew=crew)
+        if question.allowed.searches_orders:
+            outcome = with_searched_orders_on_pools(question, outcome, budget)
+    said = search_in_words(question, outcome, was_stopped=budget.stopped)
     document = MixedPlanResult(
-        **answer_keys(call, outcome, budget), warnings=(*warnings, *_warnings(question))
+        **answer_keys(call, outcome, budget), warnings=(*warnings, *_warnings(question), *said)
     )
     if outcome.priced:
         best = outcome.priced[0]
@@ -701,5 +723,6 @@ def _plan_in(document: MixedPlanResult, question: ModelQuestion) -> Plan:
         num_microbatches=total,
         microbatch_size=size,
         schedule=document.schedule or DEFAULT_SCHEDULE,
+        order=document.order,
         parallelism=document.parallelism,
     )

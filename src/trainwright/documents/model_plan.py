@@ -397,12 +397,17 @@ def _figures(
 
 def named_step_s(question: ModelQuestion, plan: Plan, profile: Profile) -> float | None:
     """The step of the stages in the order of the family that a searched order began with."""
+    named = in_named_order(plan)
+    return None if named is None else predicted(question, named, profile).step_time_s
+
+
+def in_named_order(plan: Plan) -> Plan | None:
+    """The plan in the order of the family that its own began with; None without one."""
     if plan.order is None:
         return None
     with inside("order"):
         family = family_named(plan.order.family).name
-    named = replace(plan, schedule=family, order=None)
-    return predicted(question, named, profile).step_time_s
+    return replace(plan, schedule=family, order=None)
 
 
 def alternatives(
@@ -515,12 +520,12 @@ def _assumptions(
     if spread is None:
         return {
             **measured_words(question.model, profile, question.cluster, question.overheads),
-            "schedule": _schedule_in_words(plan),
+            "schedule": schedule_in_words(plan),
             "overlap": overlap_in_words(question.settings.overlap, question.settings.recipe),
         }
     recipe, overlap = question.settings.recipe, question.settings.overlap
     found = estimate_words(question, {0: profile}, spread)
-    found["schedule"] = _schedule_in_words(plan)
+    found["schedule"] = schedule_in_words(plan)
     found["memory"] = memory_assumption(question.cluster.accelerator, question.overheads)
     if plan.parallelism is not None and plan.parallelism.expert > 1:
         found["dispatch"] = recipe.dispatch_in_words
@@ -553,7 +558,8 @@ def estimate_words(
     }
 
 
-def _schedule_in_words(plan: Plan) -> str:
+def schedule_in_words(plan: Plan) -> str:
+    """What was simulated, and where a searched order began."""
     if plan.order is None:
         return f"{plan.schedule}, simulated"
     return f"{plan.schedule}, simulated: an order found from {plan.order.family}"

@@ -289,9 +289,6 @@ def refuse_no_search(question: ModelQuestion, *, per_stage_degrees: bool) -> Non
         raise InvalidInput.of(
             "schedule", f"{SEARCHED} must not be given together with --per-stage-degrees"
         )
-    if len(question.cluster.pools) > 1:
-        problem = f"{SEARCHED} is for clusters of one pool; plan on each pool alone"
-        raise InvalidInput.of("schedule", problem)
     framework = question.allowed.framework
     if framework is not None and not capability_of(framework).can(Feature.CUSTOM_ORDER):
         how = capability_of(framework).cells[Feature.CUSTOM_ORDER].how

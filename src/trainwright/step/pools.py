@@ -173,6 +173,7 @@ class MixedPlacement:
             num_ranks=p,
             num_microbatches=slices_of_plan(self.plan) * chain.num_microbatches,
             virtual_stages=max(1, len(self.plan.stages) // p),
+            order=self.plan.order,
         )
 
     def pool_of(self, chain: Chain, rank: int) -> int:

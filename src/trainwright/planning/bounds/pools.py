@@ -39,9 +39,9 @@ from trainwright.planning.bounds.stages import StageKinds
 from trainwright.planning.question.layouts import (
     CHAIN,
     CUTS_HEAD,
+    FUSED,
     ON_HOST,
     SLICED,
-    SPLIT_BACKWARD,
     WARM_UP,
 )
 from trainwright.planning.question.question import (
@@ -635,7 +635,8 @@ def across_bounds_s(
 ) -> Floats:
     """Of every layout of a grid of depths by replicas, [N]; infinite where nothing fits.
 
-    `degrees` are those of the point and ZeRO stage, for any number of replicas.
+    Of a `schedule` that is no family what holds of any order is told. `degrees` are those of the
+    point and ZeRO stage, for any number of replicas.
     """
     depths, m = grid.counts, microbatches // grid.shared
     room_bytes = _room_bytes(work, depths, m, schedule)
@@ -646,7 +647,7 @@ def across_bounds_s(
     total_room = (depths * np.array(work.usable_bytes)).sum(axis=1) - held
     kept_room = _unless_on_host(schedule, np.minimum(room_bytes, total_room), total_room)
     added_s, after_s = _by_replicas(work, degrees, grid.shared)
-    share = work.forward_share if schedule in SPLIT_BACKWARD else 1.0
+    share = 1.0 if schedule in FUSED else work.forward_share
     beside_s = work.beside_s(schedule, m, p)  # every rank is later by that, as without its waits
     bounds_s, rates_s = np.zeros(grid.size), np.zeros(grid.size)
     for own, speeds in enumerate(work.speeds):
@@ -697,7 +698,7 @@ def beside_bounds_s(
     whole_s, most_s = np.stack(whole, axis=1), np.stack(most, axis=1)
     fits = np.isfinite(whole_s.max(axis=1))
     whole_s = np.where(fits[:, np.newaxis], whole_s, 1.0)
-    share = work.forward_share if schedule in SPLIT_BACKWARD else 1.0
+    share = 1.0 if schedule in FUSED else work.forward_share
     # Of a cut head a rank runs so much with each microbatch, but for a part of the first.
     none_s, one_s = (work.beside_s(schedule, np.array(n), p).T for n in (0, 1))
     head_s = one_s - none_s

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.execution import Budget, Progress
 from trainwright.model import model_flops_per_sequence
 from trainwright.partitioning.downset_dp import Restrictions, recompute_least, solve
+from trainwright.planning.bounds.pools import MixedShelf
 from trainwright.planning.question.layouts import (
     BRAIDED,
     CHAIN,
@@ -50,10 +51,16 @@ from trainwright.planning.search.plans import (
     require_largest_transient,
     reserve_transients,
 )
+from trainwright.planning.search.pools import (
+    MixedPriced,
+    fits,
+    least_of_any_order_on_pools_s,
+    priced_mixed,
+)
 from trainwright.planning.search.search import NUM_ALTERNATIVES, Outcome, plan_model
 from trainwright.planning.splits.types import Priced
 from trainwright.plans.capability import Demands, capability_of
-from trainwright.plans.plan import SEARCHED
+from trainwright.plans.plan import SEARCHED, Parallelism
 from trainwright.plans.schedule import ActionKind, FamilyShape
 from trainwright.plans.status import Objective, Status
 from trainwright.profile.profile import divisors
@@ -63,18 +70,20 @@ from trainwright.scheduling.orders import words_of
 from trainwright.scheduling.search import search_schedule
 from trainwright.step.account import timeline_of
 from trainwright.step.figures import num_groups
+from trainwright.step.pools import mixed_works
 from trainwright.step.predict import predict_step, work_of_plan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from trainwright.execution import Budget
     from trainwright.execution.executor import Crew
     from trainwright.planning.question.question import Allowed, Candidate, ModelQuestion
     from trainwright.planning.search.search import ModelOutcome
-    from trainwright.plans import StepPrediction
+    from trainwright.plans import Plan, StepPrediction
     from trainwright.plans.schedule import Schedule, ScheduleCosts
     from trainwright.profile import Profile, Setting
+    from trainwright.step.predict import Layout, StepWork
 
 # Plans whose orders are worth a search: near the best one, and one of every other placement
 # ------------------------------------------------------------------------------------------
@@ -90,12 +99,14 @@ def order_starts(
     question: ModelQuestion, priced: Sequence[Priced], budget: Budget
 ) -> Iterator[Priced]:
     """Plans with a pipeline, the best of them first, and one for each placement that is allowed."""
+    if not priced:
+        return
     near_s = _NEAR * priced[0].step.step_time_s
     near = [
         each
         for each in priced
         if each.candidate.pipeline > 1
-        and each.candidate.schedule not in CUTS_HEAD | ON_HOST | BRAIDED | SLICED
+        and each.candidate.schedule not in _FIXED
         and each.plan.parallelism is not None
         and each.step.step_time_s <= near_s
     ]
@@ -163,73 +174,136 @@ def with_searched_orders(
     """
     bound_s = min(outcome.lower_bound_s, least_of_any_order_s(question, budget))
     outcome = replace(outcome, lower_bound_s=bound_s)
-    found = _best_of(question, outcome, budget, work)
+    starts = [
+        _start(question, each)
+        for each in order_starts(question, outcome.priced, budget)
+        if num_actions(each.plan) <= MOST_ACTIONS
+    ]
+
+    def repriced(start: Priced, plan: Plan) -> Priced | None:
+        step = predicted(question, plan, start.profile)
+        missing = missing_of_plan(question, plan, start.profile, step)
+        return None if missing > 0 else replace(start, plan=plan, step=step)
+
+    found = _best_of(question, starts, outcome.priced[:1], repriced, budget, work)
     priced = outcome.priced if found is None else (found, *outcome.priced)
     priced = priced[: 1 + num_alternatives]
-    if found is None:
-        return replace(outcome, priced=priced, interrupted=budget.interrupted)
     return replace(outcome, priced=priced, interrupted=budget.interrupted)
 
 
+def with_searched_orders_on_pools(
+    question: ModelQuestion, outcome: Outcome[MixedPriced], budget: Budget, *, work: int = _WORK
+) -> Outcome[MixedPriced]:
+    """The same on several pools, where all chains run as many microbatches.
+
+    The order is searched for the chain that ends last, and priced on all of them.
+    """
+    shelf = MixedShelf.of(question)
+    bound_s = min(outcome.lower_bound_s, least_of_any_order_on_pools_s(question, budget))
+    outcome = replace(outcome, lower_bound_s=bound_s, interrupted=budget.interrupted)
+    near_s = _NEAR * min((each.step.step_time_s for each in outcome.priced), default=0.0)
+    starts = [
+        _start_on_pools(shelf, each)
+        for each in outcome.priced
+        if each.step.step_time_s <= near_s and can_be_searched(each.plan)
+    ]
+
+    def priced(start: MixedPriced, plan: Plan) -> MixedPriced | None:
+        found = priced_mixed(shelf, start.shape, plan, start.profiles)
+        return found if fits(shelf, found) else None
+
+    found = _best_of(question, starts, outcome.priced[:1], priced, budget, work)
+    if found is None:
+        return outcome
+    others = (each for each in outcome.priced if each.shape != found.shape)
+    return replace(outcome, priced=(found, *others), interrupted=budget.interrupted)
+
+
+_P = TypeVar("_P", Priced, MixedPriced)
+
+
 def _best_of(
-    question: ModelQuestion, outcome: ModelOutcome, budget: Budget, work: int
-) -> Priced | None:
-    if not outcome.priced:
+    question: ModelQuestion,
+    starts: Sequence[_Start[_P]],
+    best: Sequence[_P],
+    priced: Callable[[_P, Plan], _P | None],
+    budget: Budget,
+    work: int,
+) -> _P | None:
+    """The fastest plan whose order was found, if it is faster than the `best` of all others."""
+    if not best:
         return None
-    best_s = _WORTH_IT * outcome.priced[0].step.step_time_s
-    best: Priced | None = None
-    for start in _starts(question, outcome.priced, budget):
+    best_s, fastest = _WORTH_IT * best[0].step.step_time_s, None
+    starts = [start for start in starts if _runs(question, start)]
+    for start in sorted(starts, key=lambda each: (each.priced is not best[0], each.bound_s))[
+        :_STARTS
+    ]:
         if start.bound_s >= best_s:
             continue
         if budget.stopped:
             break
-        found = _searched(question, start, budget, work, best_s=best_s)
+        schedule = _searched(start, budget, work, best_s=best_s)
+        if schedule is None:
+            continue
+        order = words_of(schedule, family=start.priced.plan.schedule)
+        plan = replace(start.priced.plan, schedule=SEARCHED, order=order)
+        found = priced(start.priced, plan)
         if found is not None and found.step.step_time_s < best_s:
-            best, best_s = found, found.step.step_time_s
-    return best
+            fastest, best_s = found, found.step.step_time_s
+    return fastest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Start:
+class _Start(Generic[_P]):
     """A plan with its order under its family, what the order costs and may hold; no order of the
     plan steps faster than `bound_s`.
     """
 
-    priced: Priced
+    priced: _P
     schedule: Schedule
     costs: ScheduleCosts
     bound_s: float
 
 
-def _starts(question: ModelQuestion, priced: Sequence[Priced], budget: Budget) -> list[_Start]:
-    """The best plan, then others that may become faster, the most promising first."""
-    found = [
-        _start(question, each)
-        for each in order_starts(question, priced, budget)
-        if num_actions(each) <= MOST_ACTIONS
-    ]
-    found = [start for start in found if _runs(question, start)]
-    found.sort(key=lambda start: (start.priced is not priced[0], start.bound_s))
-    return found[:_STARTS]
+def can_be_searched(plan: Plan) -> bool:
+    """Whether an order of a plan with a pipeline is short enough, and one for all its replicas."""
+    degrees = plan.parallelism
+    if degrees is None or degrees.pipeline == 1 or plan.schedule in _FIXED:
+        return False
+    return runs_alike(plan) and num_actions(plan) <= MOST_ACTIONS
 
 
-def _runs(question: ModelQuestion, start: _Start) -> bool:
+_FIXED: Final = CUTS_HEAD | ON_HOST | BRAIDED | SLICED  # what a search cannot express
+
+
+def _runs(question: ModelQuestion, start: _Start[_P]) -> bool:
     """Whether the framework that is asked for reads such orders."""
-    framework = question.allowed.framework
+    framework, degrees = question.allowed.framework, start.priced.plan.parallelism
     demands = Demands(
-        parallelism=start.priced.candidate.degrees,
+        parallelism=degrees or Parallelism(),
         schedule=SEARCHED,
         shape=FamilyShape(start.schedule.placement.placing, split_backward=True),
     )
     return framework is None or capability_of(framework).runs(demands)
 
 
-def num_actions(priced: Priced) -> int:
-    """Of an order of the plan with its backward split."""
-    return 3 * len(priced.plan.stages) * priced.plan.num_microbatches // priced.candidate.data
+def runs_alike(plan: Plan) -> bool:
+    """Whether all replicas run as many microbatches."""
+    each = [group.share / group.count for stage in plan.stages for group in stage.replicas]
+    return max(each) - min(each) <= _WHOLE / plan.num_microbatches
 
 
-def _start(question: ModelQuestion, priced: Priced) -> _Start:
+_WHOLE: Final = 1e-6  # of a microbatch
+
+
+def num_actions(plan: Plan) -> int:
+    """Of an order of a plan whose replicas run alike, with its backward split."""
+    degrees = plan.parallelism
+    data = plan.stages[0].data_parallel if degrees is None else degrees.data
+    return 3 * len(plan.stages) * plan.num_microbatches // data
+
+
+def _start(question: ModelQuestion, priced: Priced) -> _Start[Priced]:
     cluster, overheads = question.cluster, question.overheads
     work, layout = work_of_plan(
         priced.plan,
@@ -238,15 +312,42 @@ def _start(question: ModelQuestion, priced: Priced) -> _Start:
         overlap=question.settings.overlap,
         overheads=overheads,
     )
+    rooms = [_room_bytes(question, priced.plan)] * layout.shape.num_ranks
+    return _Start(priced=priced, **_asked(work, layout, priced.step, rooms))
+
+
+def _start_on_pools(shelf: MixedShelf, priced: MixedPriced) -> _Start[MixedPriced]:
+    """Of the chain that ends last."""
+    question, number = shelf.question, priced.step.slowest
+    _, work, layout = mixed_works(
+        priced.plan,
+        priced.profiles,
+        shelf.cluster,
+        overlap=question.settings.overlap,
+        overheads=question.overheads,
+    )[number]
+    chain = priced.step.chains[number]
+    rooms = [_room_bytes(shelf.alone(pool), priced.plan) for pool in chain.pools]
+    return _Start(priced=priced, **_asked(work, layout, chain.step, rooms))
+
+
+def _room_bytes(question: ModelQuestion, plan: Plan) -> float:
+    """What the peak of a device may reach."""
+    groups = num_groups(plan.parallelism or Parallelism())
+    return room_bytes(question, groups=groups) + question.overheads.beside_bytes
+
+
+def _asked(
+    work: StepWork, layout: Layout, step: StepPrediction, rooms: Sequence[float]
+) -> dict[str, Any]:
+    """The order of a pipeline, what it costs, and the bound, where its ranks have such rooms."""
     timeline = timeline_of(work, layout)
-    groups = num_groups(priced.candidate.degrees)
-    room = room_bytes(question, groups=groups) + overheads.beside_bytes
     memory = timeline.costs.memory
-    limit = np.full_like(memory.limit_bytes, _ROUNDING * max(0.0, room))
+    limit = _ROUNDING * np.maximum(0.0, rooms)
     costs = replace(timeline.costs, memory=replace(memory, limit_bytes=limit))
-    bound_s = _synced_s(timeline.schedule, costs, priced.step)
-    bound_s += priced.step.optimizer_s + layout.step_overhead_s
-    return _Start(priced=priced, schedule=timeline.schedule, costs=costs, bound_s=bound_s)
+    bound_s = _synced_s(timeline.schedule, costs, step)
+    bound_s += step.optimizer_s + layout.step_overhead_s
+    return {"schedule": timeline.schedule, "costs": costs, "bound_s": bound_s}
 
 
 def _synced_s(schedule: Schedule, costs: ScheduleCosts, step: StepPrediction) -> float:
@@ -266,10 +367,8 @@ def _synced_s(schedule: Schedule, costs: ScheduleCosts, step: StepPrediction) ->
     return max(pipeline.value_s + min(exposed_s), *ranks_s)
 
 
-def _searched(
-    question: ModelQuestion, start: _Start, budget: Budget, work: int, *, best_s: float
-) -> Priced | None:
-    """The plan under the best order found, priced; None where it does not fit."""
+def _searched(start: _Start[_P], budget: Budget, work: int, *, best_s: float) -> Schedule | None:
+    """The best order found; None where none fits."""
     asked = SearchQuestion(
         placement=start.schedule.placement,
         num_ranks=start.schedule.num_ranks,
@@ -281,9 +380,7 @@ def _searched(
     found = search_schedule(
         asked, budget=_listening(budget, start, best_s=best_s), known=(start.schedule,)
     )
-    if isinstance(found, LimitTooSmall):
-        return None
-    return _priced(question, start.priced, found.schedule)
+    return None if isinstance(found, LimitTooSmall) else found.schedule
 
 
 def _evaluations(num_actions: int, work: int) -> int:
@@ -292,7 +389,7 @@ def _evaluations(num_actions: int, work: int) -> int:
     return max(1, least, min(_MOST_EVALUATIONS, work // num_actions))
 
 
-def _listening(budget: Budget, start: _Start, *, best_s: float) -> Budget:
+def _listening(budget: Budget, start: _Start[Any], *, best_s: float) -> Budget:
     """Stops where the plan's budget does; progress is the plan's."""
 
     def listen(_: Progress) -> None:
@@ -309,15 +406,6 @@ def _listening(budget: Budget, start: _Start, *, best_s: float) -> Budget:
     inner = Budget(time_limit_s=None if math.isinf(left_s) else max(1e-3, left_s))
     inner.on_progress = listen
     return inner
-
-
-def _priced(question: ModelQuestion, start: Priced, schedule: Schedule) -> Priced | None:
-    order = words_of(schedule, family=start.candidate.schedule)
-    plan = replace(start.plan, schedule=SEARCHED, order=order)
-    step = predicted(question, plan, start.profile)
-    if missing_of_plan(question, plan, start.profile, step) > 0:
-        return None
-    return replace(start, plan=plan, step=step)
 
 
 # A model with degrees of its own in every stage: Piper's problem on an estimated profile
@@ -451,7 +539,7 @@ def _least_device_s(profile: Profile) -> float:
 
 
 def search_in_words(
-    question: ModelQuestion, outcome: ModelOutcome, *, was_stopped: bool
+    question: ModelQuestion, outcome: ModelOutcome | Outcome[MixedPriced], *, was_stopped: bool
 ) -> Iterator[str]:
     """What a search that found nothing says; `was_stopped` where time or patience ran out."""
     if not question.allowed.searches_orders or not outcome.priced:
@@ -462,7 +550,12 @@ def search_in_words(
     degrees = plan.parallelism
     if degrees is not None and degrees.pipeline == 1:
         yield "schedule: nothing to search: the best plan has no pipeline"
-    elif (count := num_actions(outcome.priced[0])) > MOST_ACTIONS:
+    elif not runs_alike(plan):
+        yield (
+            "schedule: nothing was searched: replicas of the best plan run unlike numbers of "
+            "microbatches, and one order is for all"
+        )
+    elif (count := num_actions(plan)) > MOST_ACTIONS:
         yield (
             f"schedule: nothing was searched: an order of the best plan has {count:,} actions, "
             f"more than {MOST_ACTIONS:,}"

@@ -39,11 +39,13 @@ from trainwright.planning.bounds.pools import (
 from trainwright.planning.question.layouts import CUTS_HEAD, slices_at
 from trainwright.planning.question.question import ZERO_STAGES, Candidate, Span, left_bytes
 from trainwright.planning.search.framework import plan_runnable, runnable_spaces, sketch_runnable
+from trainwright.planning.search.frontier import least_of_any_order_s
 from trainwright.planning.search.plans import both_copy, host_bytes_of, splits_itself
 from trainwright.planning.search.search import Outcome
 from trainwright.planning.splits.pools import best_mixed_split
 from trainwright.plans.capability import capability_of
 from trainwright.plans.capability_table import Feature
+from trainwright.plans.plan import SEARCHED
 from trainwright.step.pools import predict_mixed_step
 
 if TYPE_CHECKING:
@@ -247,6 +249,17 @@ class MixedLayouts:
         rates = work.speeds @ np.array(ranks, dtype=np.float64)
         least_s = np.array([float(each.trade.time_s[-1]) for each in work.works])
         return float((microbatches * least_s / rates).max())
+
+    def least_of_any_order_s(self, point: Point) -> float:
+        """No plan of a point steps faster, in whatever order its actions run."""
+        found = [math.inf]
+        for shape in self.shapes:
+            grid, work = self._grid(shape, point), None
+            for zero_stage in self._zero_stages(shape) if grid.size else ():
+                work = work or MixedWork.of(self.shelf, point, shape.pools)
+                own = self._bounded(work, shape, point, grid, zero_stage, SEARCHED, 1)
+                found += own.bounds_s[:1].tolist()
+        return min(found)
 
     def bounded(self, point: Point) -> Iterator[BoundedLayouts]:
         """Those of each shape, ZeRO stage and family that have a finite bound."""
@@ -620,6 +633,21 @@ def plan_mixed(
         interrupted=budget.interrupted,
         loosest=loosest,
     )
+
+
+def least_of_any_order_on_pools_s(question: ModelQuestion, budget: Budget) -> float:
+    """No plan steps faster, in whatever order its actions run; 0 where the budget ends before."""
+    shelf = MixedShelf.of(question)
+    pools = range(len(shelf.cluster.pools))
+    found = [least_of_any_order_s(shelf.alone(pool), budget) for pool in pools]
+    for part in parts_on_pools(question):
+        own = MixedShelf.of(part)
+        layouts = MixedLayouts(own)
+        for point in mixed_points(part):
+            if budget.stopped:
+                return 0.0
+            found.append(layouts.least_of_any_order_s(point))
+    return min(found)
 
 
 def parts_on_pools(question: ModelQuestion) -> Iterator[ModelQuestion]:
