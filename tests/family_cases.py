@@ -17,11 +17,17 @@ from trainwright.planning.question.layouts import (
     SLICED,
     published_in_flight,
 )
-from trainwright.planning.question.question import ModelQuestion, Point, Workload, estimate_profile
+from trainwright.planning.question.question import (
+    Allowed,
+    ModelQuestion,
+    Point,
+    Workload,
+    estimate_profile,
+)
 from trainwright.planning.splits.types import SplitQuestion
 from trainwright.plans import Plan, Stage
 from trainwright.plans.plan import Parallelism
-from trainwright.profile import StaticKind
+from trainwright.profile import USUAL_MODES, Recompute, StaticKind
 from trainwright.step.pipeline import slices_of
 from trainwright.step.predict import predict_step
 from trainwright.step.stages import cut_head, in_slices, waiting_for_host, without_head
@@ -87,6 +93,7 @@ def case(
     sequence_length: int = 4096,
     tuning: Tuning = TRAIN_ALL,
     dense: tuple[int, ...] = (),
+    modes: tuple[Recompute, ...] = USUAL_MODES,
 ) -> Case:
     config = replace(catalog.model(model).config, num_layers=blocks, tuning=tuning)
     if config.experts is not None:
@@ -97,6 +104,7 @@ def case(
         cluster=devices,
         workload=Workload(global_batch=num_microbatches * data, sequence_length=sequence_length),
         num_devices=devices.num_devices,
+        allowed=Allowed(recompute=modes),
     )
     estimator = Estimator(model=config, cluster=devices)
     profile = estimate_profile(estimator, question, Point(microbatch_size=1, tensor=1))
@@ -108,6 +116,13 @@ def case(
         cluster=devices,
         num_microbatches=num_microbatches,
     )
+
+
+def filled_to(cluster, memory_bytes):
+    """The cluster with no byte more on a device."""
+    pool = cluster.pool_of()
+    device = replace(pool.accelerator, memory_bytes=memory_bytes, usable_fraction=1.0)
+    return replace(cluster, pools=(replace(pool, accelerator=device),))
 
 
 def every_cut(num_layers: int, num_stages: int):

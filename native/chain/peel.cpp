@@ -134,11 +134,7 @@ template <typename Aim>
 class Peeler {
  public:
   Peeler(const PeelProblem& problem, Aim aim)
-      : x_(problem),
-        aim_(aim),
-        p_(problem.num_ranks),
-        size_(problem.num_layers()),
-        usable_bytes_(problem.usable_bytes / kBelowOne) {
+      : x_(problem), aim_(aim), p_(problem.num_ranks), size_(problem.num_layers()) {
     reached_.assign(p_, 0.0);
     for (int64_t r = 1; r < p_; ++r) reached_[r] = reached_[r - 1] + x_.transfer_s[r - 1];
     measure_lengths();
@@ -214,7 +210,8 @@ class Peeler {
     for (int64_t total = 2; total <= size_; ++total) {
       for (int64_t near = 1; near < total; ++near) {
         const int64_t far = total - near;
-        if (time_s[near] + time_s[far] <= x_.limit_s && bytes[near] + bytes[far] <= usable_bytes_) {
+        if (time_s[near] + time_s[far] <= x_.limit_s &&
+            bytes[near] + bytes[far] <= x_.usable_bytes) {
           most_ = total;
           break;
         }
@@ -418,7 +415,7 @@ class Peeler {
     const double whole = x_.kinds.weight_bytes[near] + x_.kinds.weight_bytes[far];
     const double heaviest =
         std::max(x_.kinds.largest_weight_bytes[near], x_.kinds.largest_weight_bytes[far]);
-    return usable_bytes_ - x_.kinds.static_bytes[near] - x_.kinds.static_bytes[far] -
+    return x_.usable_bytes - x_.kinds.static_bytes[near] - x_.kinds.static_bytes[far] -
            zero::gathered_bytes(x_.gathered_share, heaviest, whole);
   }
 
@@ -641,7 +638,6 @@ class Peeler {
   const PeelProblem& x_;
   Aim aim_;
   int64_t p_, size_, most_ = 0;
-  double usable_bytes_;          // with what may just fit
   std::vector<double> reached_;  // transfers from rank 0 to each
   std::vector<char> runs_;       // stages by first layer and layer after the last
   std::vector<std::vector<int64_t>> near_lengths_;  // of stages that run, by first layer

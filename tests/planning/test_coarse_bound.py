@@ -11,6 +11,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from family_cases import filled_to
 from trainwright.cluster import REFERENCE_DESIGN, Surroundings, networked, template_device
 from trainwright.errors import InvalidInput
 from trainwright.execution import Budget
@@ -206,14 +207,18 @@ def plans(draw):
     return question, candidate, profile, plan
 
 
-@given(plans())
-def test_no_plan_that_fits_has_a_shorter_step_than_its_coarse_bound(case):
+@pytest.mark.parametrize("just_fits", [False, True])
+@given(case=plans())
+def test_no_plan_that_fits_has_a_shorter_step_than_its_coarse_bound(just_fits, case):
     question, candidate, profile, plan = case
     try:
         overlap = question.settings.overlap
         step = predict_step(plan, profile, question.cluster, overlap=overlap)
     except InvalidInput:
         assume(False)
+    if just_fits:
+        cluster = filled_to(question.cluster, step.peak_memory_bytes)
+        question = replace(question, cluster=cluster)
     assume(step.peak_memory_bytes <= question.cluster.accelerator.usable_bytes)
     point = candidate.point
     layouts = layouts_of(

@@ -308,6 +308,7 @@ class Surroundings:
                 yield Fault(name, f"must be finite and >= 0, got {value!r}")
 
 
+_ROUNDED: Final = 1e-12  # of a device's memory: what sums of bytes may round
 _POSITIVE: Final = (
     "clock_hz",
     "memory_bytes",
@@ -511,6 +512,11 @@ class Accelerator:
     def usable_bytes(self) -> float:
         """Memory that a plan may fill."""
         return self.memory_bytes * self.usable_fraction
+
+    @property
+    def most_usable_bytes(self) -> float:
+        """The same with a hair more, for bounds: what fits exactly may sum to more by rounding."""
+        return self.usable_bytes + _ROUNDED * self.memory_bytes
 
     @property
     def memory_gib(self) -> float:

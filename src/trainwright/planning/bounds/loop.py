@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trainwright.arrays import Floats, Ints
+    from trainwright.cluster import Accelerator
     from trainwright.planning.bounds.stages import StageKinds
     from trainwright.plans.schedule import Schedule
     from trainwright.step.zero import Replicas
@@ -229,12 +230,12 @@ class _Switches(NamedTuple):
 class LoopMemory:
     """Of each rank, at the instants that can be its fullest: microbatches of each chunk, [N, v].
 
-    `held` are kept, and the transients of those `running` lie beside them.
+    All run on the `device`. `held` are kept, and the transients of those `running` lie beside them.
     """
 
     kinds: StageKinds
     replicas: Replicas
-    usable_bytes: float
+    device: Accelerator
     held: list[Floats]
     running: list[Floats]
     # A move of one block leaves most chunks and ranks as they were. Copies begin anew.
@@ -279,14 +280,20 @@ class LoopMemory:
             kept[changed] = own @ costs.saved_bytes
             transient[changed] = costs.transient_bytes[own > 0].max()
 
-    def room_bytes(self, kind_of: Sequence[int]) -> float:
-        """What the state of a rank with chunks of these kinds leaves of a device."""
+    def room_bytes(self, kind_of: Sequence[int], *, surely: bool = True) -> float:
+        """What the state of a rank with chunks of these kinds leaves of a device.
+
+        What is in it fits `surely`, or may miss the device by what sums round.
+        """
         own = list(kind_of)
         static = held_static_bytes(self.kinds, self.replicas, np.array(own)).sum()
         layers = zero.gathered_layers(self.replicas.zero_stage, self.replicas.sizes[0])
         whole = self.kinds.static_bytes[own][:, :, StaticKind.WEIGHT].sum()
         static += zero.gathered_bytes(layers, self.kinds.weight_bytes[own].max(), whole)
-        return self.usable_bytes * (1 - LOOP_HAIR) - float(static)
+        usable_bytes = self.device.most_usable_bytes
+        if surely:
+            usable_bytes = self.device.usable_bytes * (1 - LOOP_HAIR)
+        return usable_bytes - float(static)
 
     def _fastest(self, kind: int) -> Ints:
         if kind in self.fastest_of_kind:

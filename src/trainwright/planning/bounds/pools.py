@@ -227,7 +227,7 @@ class MixedShelf:
 
     def usable_bytes(self, pool: int) -> float:
         """What plans may fill of a device of a pool, buffers included."""
-        return room_of_devices(self.alone(pool)).accelerator.usable_bytes
+        return room_of_devices(self.alone(pool)).accelerator.most_usable_bytes
 
     def room(self, pool: int, candidate: MixedCandidate) -> Cluster:
         """The devices of a pool, with no more usable than a rank of the candidate may fill."""

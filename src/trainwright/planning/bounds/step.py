@@ -252,8 +252,6 @@ def _mean_over_ranks(before_s: Floats) -> Floats:
 # so the work is no less than what `PointWork.trade` says at that room. Where even the leanest
 # options need more, nothing fits, and the work is infinite.
 
-_ABOVE_ONE: Final = 1 + 1e-9
-
 
 def recomputed_work_s(
     work: PointWork,
@@ -316,7 +314,7 @@ def _room_in_warm_up(
     whole = left.astype(np.int64)
     of_all, of_next = rooms[:, count, whole]
     room = of_all + (left - whole) * of_next
-    return np.where(held_bytes > p * usable_bytes * _ABOVE_ONE, -1.0, room * usable_bytes)
+    return np.where(held_bytes > p * usable_bytes, -1.0, room * usable_bytes)
 
 
 def _transient_bytes(work: PointWork, family: str) -> Floats:
@@ -383,7 +381,7 @@ class CoarseBounds:
             batch,
             gathered,
             held_bytes,
-            device.usable_bytes,
+            device.most_usable_bytes,
             likely=self.likely,
         )
         backward_s = np.where(np.isfinite(work_s), work_s, 0.0) - work.forward_s
@@ -441,7 +439,7 @@ class CoarseBounds:
     ) -> Floats:
         """Of the rank that holds most layers of one of these classes, whichever that is, [N]."""
         layer_held = shared.layer_bytes(work.layer_static_bytes)
-        usable_bytes = self.cluster.accelerator.usable_bytes
+        usable_bytes = self.cluster.accelerator.most_usable_bytes
         ramp = batch.ramp(work.shares)
         held_at_once = batch.counted(_held_at_once(likely=self.likely))
         warm_up = batch.counted(PUBLISHED_WARM_UP if self.likely else WARM_UP)

@@ -463,7 +463,7 @@ class Frontier:
         if not self._pairs.has_candidates(point, point.microbatch_size):
             return True
         work, layouts = self.shelf.work(point), self._pairs.of(point)
-        usable_bytes = self._coarse.cluster.accelerator.usable_bytes
+        usable_bytes = self._coarse.cluster.accelerator.most_usable_bytes
         body = self._body(point)
         if body.largest_layer_bytes > usable_bytes:
             return False

@@ -258,10 +258,11 @@ class Site:
     tied_to: int = 0
     only: tuple[int, ...] = ()
 
-    @property
-    def usable_bytes(self) -> float:
-        """What a plan may fill of a device."""
-        return self.cluster.accelerator.usable_bytes - self.reserved_bytes
+    def usable_bytes(self, *, at_most: bool) -> float:
+        """What a plan may fill of a device: surely, or `at_most`."""
+        device = self.cluster.accelerator
+        usable_bytes = device.most_usable_bytes if at_most else device.usable_bytes
+        return usable_bytes - self.reserved_bytes
 
 
 def best_chain_split(question: SplitQuestion, *, limit_s: float = math.inf) -> Split:
@@ -606,7 +607,7 @@ def _kind_times(site: Site, used: Ints, rows: Floats) -> KindTimes:
         level_bytes=ways.level_bytes,
         way_offset=ways.way_offset,
         ways=ways.takes,
-        room_bytes=site.usable_bytes - held_bytes(kinds, replicas, used),
+        room_bytes=site.usable_bytes(at_most=True) - held_bytes(kinds, replicas, used),
         rows=rows.reshape(len(rows), -1),
     )
     time_s = found.reshape(len(rows), len(used))
@@ -635,16 +636,23 @@ def fastest_ways(
     return tuple(chosen)
 
 
-def fastest_way(site: Site, kind: int, rows: Floats) -> tuple[int, ...] | None:
-    """Of one stage, where the instants [N, 3] can be the fullest; None where it does not fit."""
+def fastest_way(
+    site: Site, kind: int, rows: Floats, *, surely: bool = True
+) -> tuple[int, ...] | None:
+    """Of one stage, where the instants [N, 3] can be the fullest; None where it does not fit.
+
+    It fits `surely`, with some room left, or may miss the device by what sums round.
+    """
     kinds = site.kinds
-    room = site.usable_bytes - float(held_bytes(kinds, site.replicas, np.array(kind)))
+    room = site.usable_bytes(at_most=not surely)
+    room -= float(held_bytes(kinds, site.replicas, np.array(kind)))
+    room *= 1 - _CHAIN_HAIR if surely else 1.0
     best: tuple[float, Ints] | None = None
     for level in kinds.levels_of[kind]:
         ways = ways_of(kinds, kind, level, apart=_live_apart(rows))
         beside = rows[:, 2:] * float(kinds.level_bytes[level])
         needed = ways.kept_bytes(rows[:, :2]) + beside
-        fitting = np.flatnonzero((needed <= room * (1 - _CHAIN_HAIR)).all(axis=0))
+        fitting = np.flatnonzero((needed <= room).all(axis=0))
         if len(fitting):
             way = int(fitting[np.argmin(ways.time_s[fitting])])
             if best is None or ways.time_s[way] < best[0]:

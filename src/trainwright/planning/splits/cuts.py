@@ -291,7 +291,9 @@ class _Chain:
     def _way(self, rank: int, column: int) -> tuple[int, ...] | None:
         if (rank, column) not in self.ways:
             kind = int(self.tables.used[column])
-            self.ways[rank, column] = fastest_way(self.site, kind, self.instants[rank])
+            self.ways[rank, column] = fastest_way(
+                self.site, kind, self.instants[rank], surely=False
+            )
         return self.ways[rank, column]
 
 
@@ -306,7 +308,6 @@ class _Chain:
 
 Price: TypeAlias = "Callable[[CutsAndRows], Priced | None]"
 
-_HAIR = 1e-9  # of a device's memory, left free for rounding
 _MOST_CHOICES = 4096  # of one rank
 
 
@@ -536,7 +537,7 @@ class _LoopSearch:
         kept = np.stack([chunk.kept_bytes[own] for chunk, own in picked], axis=1)
         transient = np.stack([chunk.transient_bytes[own] for chunk, own in picked], axis=1)
         needed = kept @ memory.held[rank].T + transient @ memory.running[rank].T
-        ways = ways[needed.max(axis=1) <= memory.room_bytes(kinds)]
+        ways = ways[needed.max(axis=1) <= memory.room_bytes(kinds, surely=False)]
         if not len(ways):
             return None
         picked = list(zip(chunks, ways.T, strict=True))

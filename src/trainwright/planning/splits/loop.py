@@ -566,7 +566,7 @@ class Loop:
             memory=LoopMemory(
                 kinds=kinds,
                 replicas=replicas,
-                usable_bytes=cluster.accelerator.usable_bytes,
+                device=cluster.accelerator,
                 held=nothing,
                 running=nothing,
             ),
@@ -711,7 +711,7 @@ class Loop:
             forward_all_s=float(times.forward_before_s[-1]),
             backward_all_s=float((times.total_before_s - times.forward_before_s)[-1]),
             transfer_s=self.transfer_s,
-            usable_bytes=self.cluster.accelerator.usable_bytes,
+            usable_bytes=self.cluster.accelerator.most_usable_bytes,
             beside_bytes=self._stages_bytes() + (0.0 if missing else self._gathered_bytes(main)),
             sharing=self._sharing(main, missing, most_blocks, exchanging=exchanging),
             under_backward=kinds.overlap.gradients,

@@ -119,7 +119,7 @@ class VProblem:
             num_ranks=p,
             family=question.family,
             num_microbatches=m,
-            usable_bytes=cluster.accelerator.usable_bytes,
+            usable_bytes=cluster.accelerator.most_usable_bytes,
             gathered_share=float(zero.gathered_layers(replicas.zero_stage, replicas.sizes[0])),
             by_kind=_peel_kinds(kinds, replicas, sharing, cluster),
             transfer_s=least_transfers_s(kinds, degrees, cluster, tuple(range(p))),

@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     Cuts = tuple[int, ...]
 
 _MOST_CUTS: Final = 1000
-_ABOVE_ONE: Final = 1 + 1e-12  # what may just fit, for sums of floats round
 
 
 class _Way(NamedTuple):
@@ -191,7 +190,7 @@ class _Ways:
         heaviest = max(of_kind.largest_weight_bytes[near], of_kind.largest_weight_bytes[far])
         state = of_kind.static_bytes[near] + of_kind.static_bytes[far]
         gathered = zero.gathered_bytes(x.gathered_share, heaviest, whole)
-        room = x.usable_bytes * _ABOVE_ONE - state - gathered
+        room = x.usable_bytes - state - gathered
         own, other = (fronts.kept_bytes[point] for point in points)
         beside = [fronts.transient_bytes[level] for level in levels]
         least_beside = max(min(beside), *(fronts.beside_bytes[level] for level in levels))
