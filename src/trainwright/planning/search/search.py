@@ -53,8 +53,10 @@ from trainwright.planning.search.prefetch import (
 from trainwright.planning.splits.cuts import finish_chain, finish_loop
 from trainwright.planning.splits.loop import (
     bound_dealt_loops,
+    bound_few_whole_loops,
     bound_near_whole_loops,
     bound_whole_loops,
+    is_near,
 )
 from trainwright.planning.splits.types import (
     HAIR,
@@ -579,18 +581,24 @@ def try_small_spaces(search: ModelSearch) -> None:
 # bounds are taken from a frontier of their own and bounded by slower and slower ways, until the
 # least of all has none left that may raise it: then no other candidate matters.
 
+Proofs: TypeAlias = "tuple[SplitSearch, ...]"
+
 # Of loops, with the nodes in whose time each is done: the split that reaches such a bound may be a
 # better plan.
 _OF_ALL_RANKS: Final[Mapping[SplitSearch, int]] = {
     bound_near_whole_loops: 10,
+    bound_few_whole_loops: 40,
     bound_dealt_loops: 40,
     bound_whole_loops: 40,
 }
-# Each takes longer than the one before.
-_PROOFS: Final[Mapping[str, tuple[SplitSearch, ...]]] = {
+# Each takes longer than the one before. Ways to deal whole blocks that are looked through nearly to
+# the limit take a little longer to the limit, where programs of parts may take ten times as long.
+_AT_LENGTH: Final = (bound_dealt_loops, bound_whole_loops)
+_PROOFS: Final[Mapping[str, Proofs]] = {
     **dict.fromkeys(IN_V, (bound_every_split, bound_v_lifetimes)),
-    **dict.fromkeys(LOOPED, (bound_every_split, *_OF_ALL_RANKS)),
+    **dict.fromkeys(LOOPED, (bound_every_split, bound_near_whole_loops, *_AT_LENGTH)),
 }
+_OF_FEW_WAYS: Final = (bound_few_whole_loops, bound_dealt_loops)
 _MOST_PROOFS: Final = 12_000  # nodes opened and candidates bounded, a millisecond or two each
 _LOOKING: Final = 40  # of these in the time of looking at one candidate's splits
 # Of these, and the share of the best step that may then be left as a gap; in between it grows.
@@ -620,7 +628,7 @@ def prove(search: ModelSearch, *, least_s: float, below: float) -> Proof:
     frontier = Frontier(shelf.question, shelf, search.aim, schedules)
     if budget.stopped or not frontier.open(budget):
         return Proof(min(least_s, below))
-    waiting: BestFirst[tuple[Candidate, int]] = BestFirst()  # and how often each was bounded
+    waiting: BestFirst[tuple[Candidate, Proofs]] = BestFirst()  # and how each may be bounded
     priced: set[Candidate] = set()
     number = 0
     while number < int(_MOST_PROOFS * effort):
@@ -632,14 +640,14 @@ def prove(search: ModelSearch, *, least_s: float, below: float) -> Proof:
         if frontier.least_s <= waiting.least:
             taken = frontier.take()
             if taken is not None:
-                waiting.add(taken[0], (taken[1], 0))
+                proofs = _PROOFS.get(taken[1].schedule, (bound_every_split,))
+                waiting.add(taken[0], (taken[1], proofs))
             continue
-        key, (candidate, done) = waiting.take()
-        proofs = _PROOFS.get(candidate.schedule, (bound_every_split,))
-        if done == len(proofs):
+        key, (candidate, proofs) = waiting.take()
+        if not proofs:
             number += _LOOKING
             sharper = _looked_through(search, candidate, further)
-            waiting.add(max(key, sharper), (candidate, done))
+            waiting.add(max(key, sharper), (candidate, proofs))
             if not sharper > key and candidate not in priced and _priced_uneven(search, candidate):
                 priced.add(candidate)  # a better plan, of which less is left to prove
                 continue
@@ -649,17 +657,18 @@ def prove(search: ModelSearch, *, least_s: float, below: float) -> Proof:
                 break
             continue
         limit_s = search.step_to_beat_s(candidate)
-        number += _OF_ALL_RANKS.get(proofs[done], 0)
-        found = search.answers.find(proofs[done], candidate, limit_s=limit_s)
+        proof, *left = proofs
+        number += _OF_ALL_RANKS.get(proof, 0)
+        found = search.answers.find(proof, candidate, limit_s=limit_s)
         sharper = max(key, search.key(found.bound_s, candidate))
-        is_offered = (
-            candidate.schedule in search.frontier.families and proofs[done] in _OF_ALL_RANKS
-        )
+        is_offered = candidate.schedule in search.frontier.families and proof in _OF_ALL_RANKS
         if found.cuts and is_offered and sharper < search.best_s:
             search.price_within(limit_s, candidate, found, may_tighten=False)
-        if not done:
+        if proof is bound_every_split:
             sharper = max(sharper, search.looked_through.get(candidate, -math.inf))
-        waiting.add(sharper, (candidate, done + 1))
+        if proof is bound_near_whole_loops and is_near(found, limit_s):
+            left = list(_OF_FEW_WAYS)
+        waiting.add(sharper, (candidate, tuple(left)))
     below = min(below, search.best_s)
     return Proof(max(min(least_s, below), min(below, frontier.least_s, waiting.least)), loosest)
 

@@ -428,6 +428,16 @@ def bound_near_whole_loops(question: SplitQuestion, *, limit_s: float = math.inf
     return _bound_by(least_of_whole, question, _LITTLE_BELOW * limit_s)
 
 
+def bound_few_whole_loops(question: SplitQuestion, *, limit_s: float = math.inf) -> Split:
+    """The same, up to the limit at once, as where a little below it has been proved."""
+    return _bound_by(least_of_whole, question, limit_s)
+
+
+def is_near(split: Split, limit_s: float) -> bool:
+    """Whether it proves all that `bound_near_whole_loops` tries."""
+    return split.bound_s >= _LITTLE_BELOW * limit_s
+
+
 def _bound_by(least_of: Callable[..., PathsStep], question: SplitQuestion, limit_s: float) -> Split:
     loop = Loop.of(question)
     if loop is None:
