@@ -618,8 +618,8 @@ def _rank_memories(
 
 
 def _largest_class(memory: StageMemory) -> str:
-    ours = {name: held for name, held in memory.by_class.items() if name != "workspace"}
-    return max(ours, key=lambda name: ours[name])
+    ours = [each.name for each in MEMORY_CLASSES if not each.is_beside]
+    return max(ours, key=memory.by_class.__getitem__)
 
 
 def _warnings(name: str, model: Trained, cluster: Cluster, run: Configuration) -> Iterator[str]:

@@ -36,7 +36,7 @@ class MemoryClass:
     """A part of a device's peak: what tables head it with and texts call it.
 
     Pages draw it as `part`, in `colors` on light and on dark ground. What `is_static` stays for the
-    whole step.
+    whole step; what `is_beside` does so too, and is not the model's.
     """
 
     name: str
@@ -45,6 +45,7 @@ class MemoryClass:
     part: str
     colors: tuple[str, str]
     is_static: bool = False
+    is_beside: bool = False
 
 
 def _class(
@@ -53,11 +54,13 @@ def _class(
     heading: str = "",
     part: str = "",
     is_static: bool = False,
+    is_beside: bool = False,
     **default: float,
 ) -> Any:
     """A field that is a class of memory; `part` is the name of the class where absent."""
     row = {"words": words, "colors": colors, "heading": heading, "part": part}
-    return field(metadata={"class": {**row, "is_static": is_static}}, **default)  # type: ignore[call-overload]
+    kept = {"is_static": is_static, "is_beside": is_beside}
+    return field(metadata={"class": {**row, **kept}}, **default)  # type: ignore[call-overload]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,13 +87,20 @@ class StageMemory:
     buffer_bytes: float = _class(
         "communication buffers", "#009e73", "#0fa67c", part="buffers", default=0.0
     )
-    workspace_bytes: float = _class("workspaces", "#8d99a6", "#6b7682", heading="work", default=0.0)
+    workspace_bytes: float = _class(
+        "workspaces", "#8d99a6", "#6b7682", heading="work", is_beside=True, default=0.0
+    )
     microbatches_in_flight: int
 
     @property
     def static_bytes(self) -> float:
         """What stays for the whole step."""
         return float(sum(_STATIC(self)))
+
+    @property
+    def beside_bytes(self) -> float:
+        """What stays and is not the model's."""
+        return float(sum(getattr(self, name) for name in _BESIDE))
 
     @property
     def total_bytes(self) -> float:
@@ -121,6 +131,7 @@ def _classes() -> tuple[MemoryClass, ...]:
 
 MEMORY_CLASSES: Final = _classes()
 _HELD: Final = attrgetter(*(f"{each.name}_bytes" for each in MEMORY_CLASSES))
+_BESIDE: Final = tuple(f"{each.name}_bytes" for each in MEMORY_CLASSES if each.is_beside)
 _STATIC: Final = attrgetter(*(f"{each.name}_bytes" for each in MEMORY_CLASSES if each.is_static))
 
 

@@ -312,7 +312,7 @@ def memory_figures(
         update = _update_bytes(run, held, account, precision)
         pool = _graph_pool(graph, model, run, held, ends)
         cast = _cast_bytes(run, held, account, numbers)
-        during = held.static_bytes - cast + held.workspace_bytes + pool.kept_bytes + update
+        during = held.static_bytes - cast + held.beside_bytes + pool.kept_bytes + update
         start = start_bytes(run, held, device, account)
         peak = held.total_bytes - cast + beside + pool.beside_bytes
         if makes_gradients_anew(account, run):
@@ -381,7 +381,7 @@ def _last_block_bytes(
         blocks.append(layer.transient_bytes + own + eager)
     inputs = 2 * held.activation_bytes  # and their gradients
     gathered = _gathered_bytes(graph, run, ends)
-    return held.static_bytes + held.workspace_bytes + inputs + gathered + max(blocks)
+    return held.static_bytes + held.beside_bytes + inputs + gathered + max(blocks)
 
 
 def makes_gradients_anew(account: FrameworkMemory, run: Configuration) -> bool:

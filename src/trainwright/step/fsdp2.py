@@ -341,20 +341,25 @@ class Block:
 
     def _gate_backward(self, tape: AnyTape, key: object) -> None:
         """From the gradient of the gated product to that of the norm's output."""
-        z = self.sizes
+        self._gated_backward(tape, key, self.sizes.inner, "gate", "normed", self.sizes.whole)
+        tape.drop(key, "d gate", "normed 2 whole", "normed 2")
+        tape.drop(key, "d normed b")
+
+    def _gated_backward(
+        self, tape: AnyTape, key: object, inner: float, gate: str, given: str, given_size: float
+    ) -> None:
+        """Both halves of a gated product, each up to the gradient of what it was `given`."""
         hold, drop = partial(tape.hold, key), partial(tape.drop, key)
-        hold("d activated", z.inner)
-        hold("d up", z.inner)
+        hold("d activated", inner)
+        hold("d up", inner)
         drop("d inner", "activated", "up")
-        hold("d normed", z.whole)
+        hold(f"d {given}", given_size)
         tape.hold("rank", "gradients", self.first_gradients / 2)
         drop("d up")
-        hold("d gate", z.inner)
-        drop("d activated", "gate")
-        hold("d normed b", z.whole)
+        hold("d gate", inner)
+        drop("d activated", gate)
+        hold(f"d {given} b", given_size)
         tape.hold("rank", "gradients", self.first_gradients / 2)
-        drop("d gate", "normed 2 whole", "normed 2")
-        drop("d normed b")
 
     def _mixed_backward(self, tape: AnyTape, key: object, m: Mixed) -> None:
         shard, gathers = self.sizes.shard, m.hidden > self.sizes.shard
@@ -377,16 +382,7 @@ class Block:
         hold("d inner", m.inner)
         tape.hold("rank", "gradients", self.last_gradient)
         drop("inner", "d result")
-        hold("d activated", m.inner)
-        hold("d up", m.inner)
-        drop("d inner", "activated", "up")
-        hold("d rows", m.taken)
-        tape.hold("rank", "gradients", self.first_gradients / 2)
-        drop("d up")
-        hold("d gate", m.inner)
-        drop("d activated", "expert gate")
-        hold("d rows b", m.taken)
-        tape.hold("rank", "gradients", self.first_gradients / 2)
+        self._gated_backward(tape, key, m.inner, "expert gate", "rows", m.taken)
         drop("d gate", "rows", "d rows b")
         hold("d padded", m.taken)
         drop("d rows")
