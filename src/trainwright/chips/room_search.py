@@ -243,14 +243,14 @@ class StepBounds:
         others = np.where(np.arange(counts.size) == block, 0, counts)
         beyond_s = work.beyond_s[designs] + float(links[Phase.FORWARD] @ others)
         share = np.maximum((work.forward_s[designs] + forward) / block_s, _SHARE)
-        ahead = np.minimum(p_, m_) - 1.0
-        filled = m_ - 1.0 - share * ahead
+        warm_up = np.minimum(p_, m_) - 1.0
+        filled = m_ - 1.0 - share * warm_up
         first = self._first_rank_s(chain, around)
         starts, slopes = (np.array([first[d][i] for d in data.tolist()])[:, None] for i in (0, 1))
         ramp = _with_first_rank(
             rank_s / block_s, filled * block_s, slopes, b, blocks=float(counts[block]), depth=p_
         )
-        ramp += there_s - ahead * beyond_s + starts
+        ramp += there_s - warm_up * beyond_s + starts
         ramp = np.where((filled >= 0) & (p_ > 1), ramp, 0.0)
         # The ends of all ranks together: S is least where the first ranks have all that they may.
         after_s = after[:, None] + work.update_s[designs] / data[:, None]

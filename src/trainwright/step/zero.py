@@ -348,10 +348,10 @@ def data_parallel_times(
 
     `group` microbatches pass each stage of the rank before any passes the next one.
     """
-    ahead = float(group_hiding(replicas.zero_stage, group)) - 1.0
+    hiding = float(group_hiding(replicas.zero_stage, group)) - 1.0
     found, before_s = [], (0.0, 0.0)
     for work in works:
-        under_s = work.forward_s + ahead * before_s[0], work.backward_s + ahead * before_s[1]
+        under_s = work.forward_s + hiding * before_s[0], work.backward_s + hiding * before_s[1]
         found.append(_times(work, replicas, overlap, num_microbatches, under_s))
         before_s = work.forward_s, work.backward_s
     return tuple(found)

@@ -238,8 +238,8 @@ class LikeLayers(NamedTuple):
         spent_s = np.zeros(len(most))
         for rank in (0 * p, p - full):
             left = np.where(np.asarray(ramp.left) > 0, 1 + ramp.step * rank, 0)
-            ahead = in_flight(p - rank) - 1
-            own_s = left * self.longest.weight_grad_s + ahead * self.longest.forward_s
+            before = in_flight(p - rank) - 1
+            own_s = left * self.longest.weight_grad_s + before * self.longest.forward_s
             spent_s = np.maximum(spent_s, own_s)
         others_s = ramp.before * self.fastest_s * (self.num_layers - most)
         around_s: Floats = others_s + most * (m * first_s - spent_s)

@@ -99,7 +99,7 @@ def rank_sharing(
 class Exchanged:
     """Of a chunk by kind [K]: what is added to forward and backward, and follows the last of these.
 
-    What is exchanged once a step hides under `ahead` microbatches of the chunk before it, too.
+    What is exchanged once a step hides under `hiding` microbatches of the chunk before it, too.
     """
 
     kinds: StageKinds
@@ -107,7 +107,7 @@ class Exchanged:
     forward_s: Floats
     backward_s: Floats
     slowest_s: Floats
-    ahead: float
+    hiding: float
     _tails: dict[tuple[float, float], Floats] = field(default_factory=dict)
 
     @classmethod
@@ -121,7 +121,7 @@ class Exchanged:
             forward_s=added.forward_s,
             backward_s=added.backward_s,
             slowest_s=slowest_s(kinds),
-            ahead=float(zero.group_hiding(replicas.zero_stage, group)) - 1.0,
+            hiding=float(zero.group_hiding(replicas.zero_stage, group)) - 1.0,
         )
 
     def least_s(self, own: Ints, before: Ints | None) -> tuple[Floats, Floats, Floats]:
@@ -146,12 +146,12 @@ class Exchanged:
     def tail_s(self, before: Ints | None) -> Floats:
         """What follows the last microbatch, behind a chunk of one of the kinds `before`, if any."""
         forward_s, most = self.kinds.forward_s, (0.0, 0.0)
-        if before is not None and self.ahead:
+        if before is not None and self.hiding:
             backward_s = np.maximum(self.slowest_s - forward_s, 0.0)[before]
             most = float(forward_s[before].max()), float(backward_s.max())
         if most not in self._tails:
-            forward_s = forward_s + self.ahead * most[0]
-            time_s = self.slowest_s + self.ahead * (most[0] + most[1])
+            forward_s = forward_s + self.hiding * most[0]
+            time_s = self.slowest_s + self.hiding * (most[0] + most[1])
             self._tails[most] = self.sharing.exposed(forward_s, time_s).last_s
         return self._tails[most]
 
