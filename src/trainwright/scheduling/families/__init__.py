@@ -19,11 +19,11 @@ from trainwright.scheduling.bounds import limit_below_all, misfit
 from trainwright.scheduling.families.adaptive_v import ADAPTIVE_V, ZB_V, ZB_V_HANDMADE
 from trainwright.scheduling.families.bidirectional import CHIMERA, DUALPIPE, DUALPIPE_V
 from trainwright.scheduling.families.family import Family, FamilyRequest, without_limits
-from trainwright.scheduling.families.gpipe import GPIPE
 from trainwright.scheduling.families.grouped_interleaved import GIS, GIS_H
 from trainwright.scheduling.families.interleaved import BREADTH_FIRST, DEPTH_FIRST, INTERLEAVED
 from trainwright.scheduling.families.one_f_one_b import (
     EAGER_ONE_F_ONE_B,
+    GPIPE,
     ONE_F_ONE_B,
     TWO_STAGE_BACKWARD,
 )

@@ -1,4 +1,4 @@
-"""1F1B: after a warm-up, each rank alternates one forward and one backward.
+"""GPipe, and 1F1B: after a warm-up, each rank alternates one forward and one backward.
 
 The warm-up of rank r is p-1-r forwards, the fewest with which the last rank never waits at zero
 transfer time (PipeDream-flush; Narayanan et al., ICML 2021). Eager 1F1B warms up with 2(p-1-r):
@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trainwright.plans.schedule import ActionKind, Schedule
-from trainwright.scheduling.families.family import Family, Searched, Steady, one_chunk
+from trainwright.scheduling.families.family import (
+    Family,
+    Searched,
+    Steady,
+    all_at_once,
+    one_chunk,
+)
 from trainwright.scheduling.orders import actions, in_turn, one_after_another
 
 if TYPE_CHECKING:
@@ -110,4 +116,33 @@ TWO_STAGE_BACKWARD = Family(
     place=one_chunk,
     order=weights_last_order,
     splits_backward=True,
+)
+
+
+# GPipe: all forwards, then all backwards (Huang et al., NeurIPS 2019). Every activation waits
+# ---------------------------------------------------------------------------------------------
+
+
+def all_forwards_first(request: FamilyRequest) -> Schedule:
+    """Microbatches in order 0..m-1 in both passes."""
+    microbatches = np.arange(request.num_microbatches)
+    orders = [
+        one_after_another(
+            actions(ActionKind.F, rank, microbatches), actions(ActionKind.B, rank, microbatches)
+        )
+        for rank in range(request.num_ranks)
+    ]
+    return Schedule.of_ranks(
+        orders, placement=one_chunk(request), num_microbatches=request.num_microbatches
+    )
+
+
+GPIPE = Family(
+    name="gpipe",
+    summary="all forwards, then all backwards",
+    source="Huang et al., NeurIPS 2019",
+    place=one_chunk,
+    order=all_forwards_first,
+    planned=True,
+    held_at_once=all_at_once,
 )
