@@ -59,7 +59,6 @@ from trainwright.frameworks.jobs.settings import (
     BY_FSDP,
     NOTHING,
     PROJECTOR,
-    TEXT,
     UNDESCRIBED,
     VISION,
     Beside,
@@ -67,6 +66,7 @@ from trainwright.frameworks.jobs.settings import (
     StatedRun,
     fix_of,
     format_named,
+    frozen_parts,
     parse_yaml,
     products_of,
 )
@@ -466,7 +466,7 @@ def _trl(
         )
         or _usual_targets(found, everywhere=bool(kind or wide or inside)),
     )
-    frozen = _frozen_parts(found)
+    frozen = frozen_parts(found)
     beside_weights = bool(wide) and not alone
     bits = _bits(found)
     packing = found.switch("packing")
@@ -501,40 +501,7 @@ def _trl(
     return _with_offloaded(run, offload) if offload else replace(run, offload=(*run.offload, *own))
 
 
-# Trainers of text behind images: LLaVA's, Qwen's (qwenvl/train) and VILA's, InternVL's.
-_TUNED: Final = (
-    {"tune_mm_vision": VISION, "tune_mm_mlp": PROJECTOR, "tune_mm_llm": TEXT},
-    {"tune_vision_tower": VISION, "tune_mm_projector": PROJECTOR, "tune_language_model": TEXT},
-)
-_TRAINING: Final = {"tune_vision": VISION, "tune_llm": TEXT}  # of MiniCPM-V
-_TUNABLE: Final = {
-    "mm_vision_tower": VISION, "mm_mlp_adapter": PROJECTOR, "mm_language_model": TEXT,
-}  # fmt: skip
-_FREEZING: Final = {
-    "freeze_vision_tower": VISION, "freeze_merger": PROJECTOR, "freeze_mlp": PROJECTOR,
-    "freeze_mm_mlp_adapter": PROJECTOR, "freeze_llm": TEXT,
-}  # fmt: skip
-
-
 _OF_TOWER: Final = "vision_tower: priced where the model given takes images, not of its text alone"
-
-
-def _frozen_parts(found: Settings) -> tuple[str, ...]:
-    """Parts of a model that takes images which do not train, by each trainer's own switches."""
-    frozen = [parts for key, parts in _FREEZING.items() if found.switch(key)]
-    frozen += [parts for key, parts in _TRAINING.items() if not found.switch(key, default=True)]
-    for each in (tuned for tuned in _TUNED if any(key in found for key in tuned)):
-        frozen += [parts for key, parts in each.items() if not found.switch(key)]
-    is_llava, names = "vision_tower" in found, found.text("mm_tunable_parts")
-    if names is not None:
-        frozen += [parts for name, parts in _TUNABLE.items() if name not in names.split(",")]
-    elif is_llava and not found.is_on(found.first("tune_vision_tower", "unfreeze_mm_vision_tower")):
-        frozen.append(VISION)
-    if found.switch("freeze_backbone"):
-        frozen.append(TEXT if is_llava else VISION)
-    if names is None and found.switch("tune_mm_mlp_adapter"):
-        frozen.append(TEXT)
-    return tuple(dict.fromkeys(chain(*frozen)))
 
 
 def _split(names: tuple[str, ...]) -> tuple[str, ...]:

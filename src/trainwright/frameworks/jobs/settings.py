@@ -861,3 +861,39 @@ def _products_named(word: str) -> Iterator[str]:
         yield from _SEVERAL.get(name) or (PRODUCTS[name],)
     if not found:
         yield word
+
+
+# What of a model that takes images does not train
+# -------------------------------------------------
+
+# Trainers of text behind images: LLaVA's, Qwen's (qwenvl/train) and VILA's, InternVL's.
+_TUNED: Final = (
+    {"tune_mm_vision": VISION, "tune_mm_mlp": PROJECTOR, "tune_mm_llm": TEXT},
+    {"tune_vision_tower": VISION, "tune_mm_projector": PROJECTOR, "tune_language_model": TEXT},
+)
+_TRAINING: Final = {"tune_vision": VISION, "tune_llm": TEXT}  # of MiniCPM-V
+_TUNABLE: Final = {
+    "mm_vision_tower": VISION, "mm_mlp_adapter": PROJECTOR, "mm_language_model": TEXT,
+}  # fmt: skip
+_FREEZING: Final = {
+    "freeze_vision_tower": VISION, "freeze_merger": PROJECTOR, "freeze_mlp": PROJECTOR,
+    "freeze_mm_mlp_adapter": PROJECTOR, "freeze_llm": TEXT,
+}  # fmt: skip
+
+
+def frozen_parts(found: Settings) -> tuple[str, ...]:
+    """Parts of a model that takes images which do not train, by each trainer's own switches."""
+    frozen = [parts for key, parts in _FREEZING.items() if found.switch(key)]
+    frozen += [parts for key, parts in _TRAINING.items() if not found.switch(key, default=True)]
+    for each in (tuned for tuned in _TUNED if any(key in found for key in tuned)):
+        frozen += [parts for key, parts in each.items() if not found.switch(key)]
+    is_llava, names = "vision_tower" in found, found.text("mm_tunable_parts")
+    if names is not None:
+        frozen += [parts for name, parts in _TUNABLE.items() if name not in names.split(",")]
+    elif is_llava and not found.is_on(found.first("tune_vision_tower", "unfreeze_mm_vision_tower")):
+        frozen.append(VISION)
+    if found.switch("freeze_backbone"):
+        frozen.append(TEXT if is_llava else VISION)
+    if names is None and found.switch("tune_mm_mlp_adapter"):
+        frozen.append(TEXT)
+    return tuple(dict.fromkeys(chain(*frozen)))
