@@ -46,6 +46,14 @@ FORMATS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "picotron": ("recipes", "read_picotron"),
         "easyr1": ("recipes", "read_easy_r1"),
         "neuronx": ("recipes", "read_neuronx"),
+        "veomni": ("hub_trainers", "read_veomni"),
+        "arctic": ("hub_trainers", "read_arctic"),
+        "distillkit": ("hub_trainers", "read_distillkit"),
+        "areal": ("hub_trainers", "read_areal"),
+        "roll": ("hub_trainers", "read_roll"),
+        "pipeline-rl": ("hub_trainers", "read_pipeline_rl"),
+        "skyrl": ("hub_trainers", "read_skyrl"),
+        "colossalai": ("hub_trainers", "read_colossalai"),
         "pytorch": ("torchtitan", "read_stages"),
     }
 )
@@ -63,6 +71,8 @@ _STARTED: Final = frozenset(FORMATS) - {
     "openrlhf",
     "easyr1",
     "flame",
+    "skyrl",
+    "colossalai",
 }
 
 

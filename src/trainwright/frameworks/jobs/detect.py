@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from trainwright.errors import InvalidInput
 from trainwright.frameworks.jobs.bridge import is_bridge
 from trainwright.frameworks.jobs.fine_tuning import logged_recipe
+from trainwright.frameworks.jobs.hub_trainers import COLOSSALAI, SKYRL
 from trainwright.frameworks.jobs.hugging_face import is_trainer_program, is_trainer_script
 from trainwright.frameworks.jobs.recipes import (
     EASY_R1,
@@ -83,6 +84,13 @@ _KEYS: Final = (
     ("levanter", ("trainer.train_batch_size", "model.hidden_dim")),
     ("picotron", ("distributed.tp_size", "training.micro_batch_size")),
     ("neuronx", ("distributed_strategy", "model", "trainer")),
+    ("veomni", ("model.model_path", "train.accelerator")),
+    ("veomni", ("model.config_path", "train.accelerator")),
+    ("areal", ("actor.backend", "train_dataset")),
+    ("roll", ("actor_train.strategy_args", "actor_train.training_args")),
+    ("pipeline-rl", ("finetune", "world")),
+    ("pipeline-rl", ("finetune.gradient_accumulation_passes",)),
+    ("distillkit", ("training_args", "sequence_length", "teacher")),
     ("verl", ("actor_rollout_ref.model",)),
     ("verl", ("training_config.actor_rollout_ref",)),
     ("verl", ("training_config.engine", "training_config.data")),
@@ -94,6 +102,7 @@ _KEYS: Final = (
     ("llm-foundry", ("model.d_model", "max_duration", "train_loader")),
     ("olmo", ("model.d_model", "global_train_batch_size")),
     ("axolotl", ("base_model",)),
+    ("arctic", ("type", "model.name_or_path", "data.sources")),
     ("llamafactory", ("model_name_or_path", "stage")),
     ("llamafactory", ("model_name_or_path", "finetuning_type")),
     ("llamafactory", ("model", "train_dataset", "cutoff_len")),
@@ -149,6 +158,10 @@ def format_of(text: str, name: str = "", folder: Path | None = None) -> str | No
     parts = texts_of(text[:_FIRST], folder)
     if any(map(EASY_R1.search, parts)):
         return "easyr1"
+    if any(map(SKYRL.search, parts)):
+        return "skyrl"
+    if any(map(COLOSSALAI.search, parts)):
+        return "colossalai"
     if any(map(_VERL.search, parts)):
         return "verl"
     if any(map(FLAME.search, parts)):
@@ -284,7 +297,11 @@ def started_by(text: str, beside: Beside) -> Started | None:
     shown = named.shown() if isinstance(named, Value) else named
     found = text_beside(shown, launch, beside)
     notes: tuple[str, ...] = ()
-    if found is not None:
+    own = None if known is not None or found is None else format_of(found, shown)
+    if own == "deepspeed":  # says how a program shards, whose words are not of it
+        notes = (f"what stands behind {launch.program} on the command line is not read",)
+        known = own
+    elif found is not None:
         found, notes = _with_words(found, shown, launch, flags)
     if known is None and found is not None:
         known = format_of(found, f"{posixpath.basename(shown)}.json" if notes else shown)

@@ -399,7 +399,7 @@ def read_verl(text: str, beside: Beside = NOTHING) -> StatedRun:
         notes.append(f"ppo_micro_batch_size {shared}: {size} of it for each of {replicas}{many}")
     if actor.switch("use_dynamic_bsz"):
         tokens = actor.count("ppo_max_token_len_per_gpu") or _TOKENS
-        size = _sequences_in(tokens * degrees["cp"], sequence, batch, replicas)
+        size = sequences_in(tokens * degrees["cp"], sequence, batch, replicas)
         notes.append(f"use_dynamic_bsz: a microbatch is priced as {size or 1} longest sequences")
     shards = fsdp.count("fsdp_size", also=-1)
     if shards not in (None, -1) and each is not None and shards != each * (nodes or 1):
@@ -468,7 +468,7 @@ def _supervised(found: Settings, launch: Launch) -> StatedRun:
     if data.switch("use_dynamic_bsz", default=bool(engine.text(CHOSEN))):
         cut = degrees["tp"] * degrees["pp"] * degrees["cp"]
         replicas = max(1, (devices or cut) // cut)
-        size = _sequences_in(tokens * degrees["cp"], sequence, batch, replicas)
+        size = sequences_in(tokens * degrees["cp"], sequence, batch, replicas)
         notes.append(f"use_dynamic_bsz: a microbatch is priced as {size} longest sequences")
     elif shared is not None and size is None:  # of all replicas, in its first releases
         replicas = max(1, (devices or _EACH) // heads)
@@ -511,9 +511,7 @@ _EACH: Final = 8
 _TOKENS: Final = 16_384
 
 
-def _sequences_in(
-    tokens: int, sequence: int | None, batch: int | None, replicas: int
-) -> int | None:
+def sequences_in(tokens: int, sequence: int | None, batch: int | None, replicas: int) -> int | None:
     """How many longest sequences a microbatch of `tokens` has that a replica's batch consists of.
 
     `tokens` are those of all ranks that share a sequence; None where its length is not known.

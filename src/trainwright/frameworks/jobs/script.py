@@ -183,7 +183,7 @@ def _devices(call: TrainerCall, run: ScriptRun) -> Devices:
     nodes, each = _whole(call.nodes), _whole(call.processes_per_node)
     unclear = tuple(_unclear(call))
     if (total := _whole(call.processes)) is not None and "torchrun" not in names:
-        return Devices(total=total, per_node=batch.devices_per_node, notes=unclear)
+        return Devices(total=total, per_node=each or batch.devices_per_node, notes=unclear)
     if unclear:
         return Devices(per_node=each, notes=unclear)
     if "torchrun" in names:

@@ -103,6 +103,7 @@ _NODES: Final = {
     "srun": ("nodes", "N"),
     "composer": ("nnodes",),
     "tune": ("nnodes",),
+    "colossalai": ("num_nodes",),
 }
 _PER_NODE: Final = {
     _TORCHRUN: ("nproc_per_node",),
@@ -111,6 +112,8 @@ _PER_NODE: Final = {
     "srun": ("ntasks_per_node", "gpus_per_node"),
     "mpirun": ("npernode", "N", "ppn"),
     "composer": ("n", "nproc"),
+    "colossalai": ("nproc_per_node",),
+    "msrun": ("local_worker_num",),
 }
 _PROCESSES: Final = {
     "accelerate": ("num_processes",),
@@ -118,11 +121,12 @@ _PROCESSES: Final = {
     "srun": ("ntasks", "n"),
     "horovodrun": ("np",),
     "composer": ("world_size",),
+    "msrun": ("worker_num",),
 }
 _DISTRIBUTED: Final = frozenset(
     {
         _TORCHRUN, "deepspeed", "accelerate", "srun", "mpirun", "horovodrun", "composer", "tune",
-        "flux", "jsrun", "aprun",
+        "flux", "jsrun", "aprun", "colossalai", "msrun",
     }
 )  # fmt: skip
 
@@ -222,6 +226,8 @@ _PROGRAMS: Final[dict[str, _Program]] = {
         "composer", _set("m module_mode command_mode c v verbose"), starts_python=True
     ),
     "tune": _Program("tune", _set("standalone m no_python"), verbs=("run",)),
+    "colossalai": _Program("colossalai", _set("m"), verbs=("run",), starts_python=True),
+    "msrun": _Program("msrun", _set("m"), starts_python=True),
     "mpirun": _MPIRUN,
     "mpiexec": _MPIRUN,
     "mpiexec.hydra": _MPIRUN,
@@ -482,7 +488,9 @@ def _shell(words: Sequence[str], at: int) -> InnerShell | None:
 
 
 # Programs that run the text of an option elsewhere.
-_SUBMITTERS: Final = {"xpk": ("--command",), "gcloud": ("--command",)}
+_SUBMITTERS: Final = {
+    "xpk": ("--command",), "gcloud": ("--command",), "bcprun": ("-c", "--cmd"),
+}  # fmt: skip
 
 
 def _told(words: Sequence[str], at: int, *options: str, here: bool) -> InnerShell | None:
@@ -548,6 +556,7 @@ def trainer_call(command: Command) -> TrainerCall | None:
         place = _python(texts, at)
     elif (
         texts[at].endswith(".py")
+        or (last is not None and bool(layers) and last.name == "environment" and last.has("m"))
         or (behind and last is not None)
         or _base(texts[at]) in _OWN_PROGRAMS
         or (any(each.name in _DISTRIBUTED for each in launchers) and _has_options(texts[at + 1 :]))
@@ -565,7 +574,9 @@ def trainer_call(command: Command) -> TrainerCall | None:
     )
 
 
-_STARTS_PYTHON: Final = frozenset({_TORCHRUN, "deepspeed", "accelerate", "composer", "tune"})
+_STARTS_PYTHON: Final = frozenset(
+    {_TORCHRUN, "deepspeed", "accelerate", "composer", "tune", "colossalai", "msrun"}
+)
 _OWN_PROGRAMS: Final = frozenset(
     {
         "automodel",
