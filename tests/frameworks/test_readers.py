@@ -309,9 +309,9 @@ def test_a_switch_for_deepspeed_takes_the_stage_of_the_programs_own_arguments():
     assert read(None, CHAT.format(more="--dtype bf16")).precision == "bf16"
     tuned = read(None, CHAT.format(more="--lora_dim 64 --only_optimize_lora"))
     assert (tuned.lora_rank, tuned.lora_targets) == (64, ("all",))
-    both = read(None, CHAT.format(more="--lora_dim 64"))
-    assert both.lora_rank is None
-    assert any("lora_dim" in note for note in both.notes)
+    both = read(None, CHAT.format(more="--lora_dim 64"))  # `LinearLayer_LoRA` freezes its weight
+    assert (both.lora_rank, both.lora_targets) == (64, ("all",))
+    assert any("priced as frozen" in note for note in both.notes)
 
 
 ACTOR = """\

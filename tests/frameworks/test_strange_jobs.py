@@ -690,3 +690,69 @@ def test_a_microbatch_of_verls_first_supervised_trainer_is_that_of_all_ranks(
     run = read("verl", text)
     assert (run.micro_batch, run.recompute) == (size, "none")
     assert any("priced as false, the default" in note for note in run.notes)
+
+
+def test_a_length_or_an_old_word_alone_is_no_job_of_megatron() -> None:
+    text = "#!/bin/bash\naccelerate launch train.py --batch-size 1 --seq-length 32768 {more}\n"
+    with pytest.raises(InvalidInput, match="no argument of Megatron"):
+        read("megatron", text.format(more="--model meta-llama/Llama-2-7b-hf"))
+    run = read("megatron", text.format(more="--num-layers 2 --hidden-size 64"))
+    assert (run.micro_batch, run.sequence) == (1, 32768)
+
+
+def test_words_of_a_program_are_no_settings_of_deepspeeds_file(tmp_path: Path) -> None:
+    (tmp_path / "z.json").write_text(
+        '{"zero_optimization": {"stage": 1}, "bf16": {"enabled": true}}'
+    )
+    script = tmp_path / "run.sh"
+    script.write_text("deepspeed tune.py --batch_size 2 --bf16 --deepspeed z.json\n")
+    job = open_stated(None, script)
+    assert (job.run.zero, job.run.micro_batch) == (1, None)
+    assert any("what stands behind tune.py" in note for note in job.warnings)
+
+
+QLORA = "python qlora.py --model_name_or_path huggyllama/llama-7b --per_device_train_batch_size 1"
+
+
+def test_quantized_adapters_are_read_by_the_words_of_their_first_program() -> None:
+    more = " --bits 4 --double_quant --lora_r 64 --lora_modules all --source_max_len 16"
+    run = read(None, f"{QLORA}{more} --target_max_len 512\n")
+    assert (run.weight_bits, run.lora_rank, run.lora_targets) == (4, 64, ("all",))
+    assert run.sequence == 528
+    assert read(None, f"{QLORA} --bits 8\n").weight_bits is None  # of what, is not said
+
+
+@pytest.mark.parametrize("name", ["model_name", "model_name_or_path"])
+def test_a_model_is_named_by_either_word(name: str) -> None:
+    words = f"torchrun --nproc_per_node 8 sft.py --{name}=Qwen/Qwen2.5-32B-Instruct --bf16 True"
+    run = read(None, f"{words} --per_device_train_batch_size 1 --block_size 32768\n")
+    assert (run.model_name, run.sequence) == ("Qwen/Qwen2.5-32B-Instruct", 32768)
+
+
+WORDS = "--num-layers 8 --hidden-size 512 --num-attention-heads 8 --seq-length 1024"
+WORDS += " --max-position-embeddings 1024 --vocab-size 1000 --micro-batch-size 1 {more}"
+
+
+def test_launchers_of_other_devices_start_a_trainer() -> None:
+    words = WORDS.format(more="--global-batch-size 64")
+    text = f"#!/bin/bash\nmsrun --worker_num 32 --local_worker_num 8 pretrain_gpt.py {words}\n"
+    run = read(None, text)
+    assert (run.num_devices, run.devices_per_node) == (32, 8)
+    text = f"#!/bin/bash\nbcprun -p 8 --env 'A=1' -c 'python /mount/main.py {words}'\n"
+    run = read(None, text)
+    assert (run.model is not None, run.num_devices) == (True, None)
+
+
+def test_experts_are_described_in_the_words_of_mindspeed() -> None:
+    more = "--num-experts 8 --moe-router-topk 2 --moe-ffn-hidden-size 128 --n-shared-experts 2"
+    more += " --first-k-dense-replace 1 --moe-layer-freq 1 --reuse-fp32-param"
+    run = read(None, f"torchrun --nproc_per_node 8 pretrain_gpt.py {WORDS.format(more=more)}\n")
+    assert run.model is not None
+    assert run.model.experts is not None
+    assert (run.model.experts.shared_ffn_size, run.model.experts.num_dense_layers) == (256, 1)
+    assert any("--reuse-fp32-param" in note for note in run.notes)
+
+
+def test_several_documents_are_refused_as_such() -> None:
+    with pytest.raises(InvalidInput, match="several documents"):
+        read("trl", "model_name_or_path: gpt2\n---\nmodel_name_or_path: gpt2\n")

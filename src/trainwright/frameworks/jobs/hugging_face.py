@@ -82,56 +82,57 @@ _HARMLESS: Final = re.compile(
     r"(?:learning_rate|lr_|warmup|weight_decay|adam_|max_grad_norm|num_train_epochs|num_epochs|"
     r"max_steps|logging|log_|save_|saves_|output_dir|output|report_to|push_to_hub|hub_|run_name|"
     r"seed|do_|eval|per_device_eval|dataset|datasets|data_|dataloader|preprocessing|template|"
-    r"chat_template|stage|trust_remote|overwrite|plot_loss|resume|val_|test_|train_on|wandb|mlflow|"
-    r"comet|trackio|swanlab|use_wandb|swan|special_tokens|tokens|tokenizer|type_of|model_type|"
-    r"model_revision|remove_unused|neftune|ddp_(?!find)|beta|pref_|loss_type|rl|lora_alpha|"
-    r"lora_fan|lora_model_dir|peft_|flash_attention|sdp_attention|attn_implementation|flash_attn|"
-    r"bf16_full_eval|xformers|tf32|warmup|early_stop|group_by_length|pad_to|is_|auto_resume|"
-    r"local_rank|debug|hf_|base_model_config|torch_dtype|dtype|strict|max_prompt|max_samples|"
-    r"gradient_checkpointing_kwargs|bnb_|bnb|double_quant|quantization_method|disable_grad|"
-    r"dataset_kwargs|lora_bias|bias|task_type|adapter_name|create_new|additional_target|"
-    r"unfrozen|roles|field|eot_|shuffle|skip_|chunk|plugins?|experimental|use_mlflow|"
-    r"mixed_precision_.*|compute_environment|machine_rank|main_|rdzv|same_network|tpu_|use_cpu|"
-    r"downcast|dynamo|command|deepspeed_(?:hostfile|multinode|moe)|enable_cpu_affinity|"
+    r"chat_template|stage|trust_remote|overwrite|plot_loss|resume|val_|test_|train_on|wandb|"
+    r"mlflow|comet|trackio|swanlab|use_wandb|swan|special_tokens|tokens|tokenizer|type_of|"
+    r"model_type|model_revision|remove_unused|neftune|ddp_(?!find)|beta|pref_|loss_type|rl|"
+    r"lora_alpha|lora_fan|lora_model_dir|peft_|flash_attention|sdp_attention|attn_implementation|"
+    r"flash_attn|bf16_full_eval|xformers|tf32|warmup|early_stop|group_by_length|pad_to|is_|"
+    r"auto_resume|local_rank|debug|hf_|base_model_config|torch_dtype|dtype|strict|max_prompt|"
+    r"max_samples|gradient_checkpointing_kwargs|bnb_|bnb|double_quant|quantization_method|"
+    r"disable_grad|dataset_kwargs|lora_bias|bias|task_type|adapter_name|create_new|"
+    r"additional_target|unfrozen|roles|field|eot_|shuffle|skip_|chunk|plugins?|experimental|"
+    r"use_mlflow|mixed_precision_.*|compute_environment|machine_rank|main_|rdzv|same_network|tpu_|"
+    r"use_cpu|downcast|dynamo|command|deepspeed_(?:hostfile|multinode|moe)|enable_cpu_affinity|"
     r"fsdp_(?:auto|backward|forward|state|sync|use_orig|cpu_ram|transformer|limit|min_num|"
     r"version)|zero3_|zero_hpz|commands|ipex|gpu_ids|fp8_config|mpirun|profile|metrics?_|include_|"
     r"greater_|load_best|optim_args|ray_|enable_thinking|average_|reward|ref_model|image_|video_|"
     r"media|vllm_|sglang|infer|streaming|mix_|buffer|cutoff_side|relora|s2_|quantization_device|"
-    r"processor_type|export_|predict_|tokenized_path|use_tensorboard|liger_layer|bias_activation|apply_rope|moe_grouped|moe_router|moe_aux|swiglu|offload_|remote|"
-    r"auto_wrap_policy|transformer_layer|state_dict|cpu_ram|reshard_|fsdp_config|prompt|system|"
-    r"use_kernels|kernels|ddp_timeout|ddp_find|rope_|yarn|router_aux|excess|sequence_len_|"
-    r"conversation|pretraining_dataset|curriculum|ema|min_|unsloth|fp16_backend|half_prec|"
-    r"variance|noise|label_|dpo|kto|orpo|simpo|gamma|alpha|lambda|response|assistant|"
-    r"ignore_|eos_token|pad_token|loss_watchdog|model_quantization_config|callback|trl|torch_empty|include_tokens|use_fast|resize|mask_|max_grad|cosine|"
-    r"mean_|sample_|batch_flat|deepspeed_plugin|lr|reference|load_from|wait|"
-    r"fp8_(?:enable|format|recipe|amax|margin|interval|backend)|mod_|mixture|badam|"
-    r"use_reentrant|fsdp_final|overlap_|use_distributed|calculate|dist_|pissa|loraplus|"
-    r"init_lora|rm_|ppo|answer|num_generations|temperature|top_|generation|max_completion|"
-    r"max_new|packing_strategy|eval_packing|padding_free|neat|weights|columns?|split|id|config|"
-    r"num_warmup|lora_module_name|enable_tensorboard|analyzing|actor_lora_module|asft_|eaft_|oft_|"
-    r"galore_|apollo_|kt_|ebft\.|num_labels|eta_min|jagged|use_ray|use_otel|otel_|low_cpu|device_map|"
+    r"processor_type|export_|predict_|tokenized_path|use_tensorboard|liger_layer|bias_activation|"
+    r"apply_rope|moe_grouped|moe_router|moe_aux|swiglu|offload_|remote|auto_wrap_policy|"
+    r"transformer_layer|state_dict|cpu_ram|reshard_|fsdp_config|prompt|system|use_kernels|kernels|"
+    r"ddp_timeout|ddp_find|rope_|yarn|router_aux|excess|sequence_len_|conversation|"
+    r"pretraining_dataset|curriculum|ema|min_|unsloth|fp16_backend|half_prec|variance|noise|"
+    r"label_|dpo|kto|orpo|simpo|gamma|alpha|lambda|response|assistant|ignore_|eos_token|pad_token|"
+    r"loss_watchdog|model_quantization_config|callback|trl|torch_empty|include_tokens|use_fast|"
+    r"resize|mask_|max_grad|cosine|mean_|sample_|batch_flat|deepspeed_plugin|lr|reference|"
+    r"load_from|wait|fp8_(?:enable|format|recipe|amax|margin|interval|backend)|mod_|mixture|badam|"
+    r"use_reentrant|fsdp_final|overlap_|use_distributed|calculate|dist_|pissa|loraplus|init_lora|"
+    r"rm_|ppo|answer|num_generations|temperature|top_|generation|max_completion|max_new|"
+    r"packing_strategy|eval_packing|padding_free|neat|weights|columns?|split|id|config|num_warmup|"
+    r"lora_module_name|enable_tensorboard|analyzing|actor_lora_module|asft_|eaft_|oft_|galore_|"
+    r"apollo_|kt_|ebft\.|num_labels|eta_min|jagged|use_ray|use_otel|otel_|low_cpu|device_map|"
     r"mm_(?!tunable)|lazy_|version|group_by|conv_style|meta_path|ps_version|vision_select|"
-    r"revision|base_model_ignore|sp_(?:backend|seq|attn)|parallelism_config_sp_(?:b|s\w*_len|attn)|"
-    r"seq_parallel_comm|resolution|val|wb|hub|compile_mode|torch_compile_|env|qat|dp_)"
-    r".*"
+    r"revision|base_model_ignore|sp_(?:backend|seq|attn)|parallelism_config_sp_(?:b|s\w*_len|"
+    r"attn)|seq_parallel_comm|resolution|val|wb|hub|compile_mode|torch_compile_|env|qat|dp_).*"
 )
 _UNMODELLED: Final = (
     "use_liger_kernel", "use_liger", "enable_liger_kernel", "liger_fused_linear_cross_entropy",
-    "use_galore", "use_apollo", "use_badam", "use_unsloth",
-    "liger_rope", "liger_rms_norm", "liger_glu_activation", "cut_cross_entropy", "use_dora",
-    "tiled_mlp", "use_scattermoe", "lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel",
-    "fp8_enable_fsdp_float8_all_gather", "shift_attn", "freeze_trainable_layers",
-    "flex_attention", "mixture_of_depths", "use_cce",
-    "unfrozen_parameters", "lora_modules_to_save", "modules_to_save",
-    "layer_freezing", "use_dft_loss", "fsdp_activation_offload", "sparsification",
-    "freeze_mm_modules", "freeze_trainable_modules", "enable_ema",
-    "use_llama_pro", "use_adam_mini", "use_v1_kernels", "use_kt", "use_asft_loss", "use_eaft_loss",
-    "quantize_moe_experts", "experts_implementation", "use_sonicmoe",
-    "liger_rms_norm_gated", "use_onebitllms", "lisa_n_layers", "ebft", "diffusion", "gptq",
-    "use_dsv4_kernels", "use_glm_dsa_kernels", "dsv4_fp4_grouped_mode", "max_packed_sequence_len",
-    "fused_attn_kernel", "expert_parallel_token_capacity", "zero_hpz_partition_size",
-    "zero_quantized_weights", "zero_quantized_gradients", "use_unsloth_gc",
+    "use_galore", "use_apollo", "use_badam", "use_unsloth", "liger_rope", "liger_rms_norm",
+    "liger_glu_activation", "cut_cross_entropy", "use_dora", "tiled_mlp", "use_scattermoe",
+    "lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel", "fp8_enable_fsdp_float8_all_gather",
+    "shift_attn", "freeze_trainable_layers", "flex_attention", "mixture_of_depths", "use_cce",
+    "unfrozen_parameters", "lora_modules_to_save", "modules_to_save", "layer_freezing",
+    "use_dft_loss", "fsdp_activation_offload", "sparsification", "freeze_mm_modules",
+    "freeze_trainable_modules", "enable_ema", "use_llama_pro", "use_adam_mini", "use_v1_kernels",
+    "use_kt", "use_asft_loss", "use_eaft_loss", "quantize_moe_experts", "experts_implementation",
+    "use_sonicmoe", "liger_rms_norm_gated", "use_onebitllms", "lisa_n_layers", "ebft", "diffusion",
+    "gptq", "use_dsv4_kernels", "use_glm_dsa_kernels", "dsv4_fp4_grouped_mode",
+    "max_packed_sequence_len", "fused_attn_kernel", "expert_parallel_token_capacity",
+    "zero_hpz_partition_size", "zero_quantized_weights", "zero_quantized_gradients",
+    "use_unsloth_gc",
 )  # fmt: skip
+_TRAINABLE: Final = ("lora_modules", "trainable")  # of single programs, as the hub's names
+_MODELS: Final = ("model", "model_id_or_path", "model_id", "model_name_or_path", "model_name")
 _LENGTHS: Final = ("max_length", "max_seq_length", "block_size", "model_max_length", "max_seq_len")
 # What a switch of `accelerate launch` turns on, where its settings stand, and how they begin.
 _ACCELERATED: Final = (
@@ -458,11 +459,11 @@ def _trl(
     wide, alone = found.count("lora_dim", least=0), found.switch("only_optimize_lora")
     adapters = _adapters(
         found,
-        on=peft or qlora or kind in ("lora", "qlora") or bool(wide and alone) or bool(inside),
+        on=peft or qlora or kind in ("lora", "qlora") or bool(wide) or bool(inside),
         rank=found.first("lora_rank", "lora_r", "lora_dim", *("use_llm_lora",) * bool(inside)),
         usual_rank=64 if "lora_enable" in found else 8 if kind else 16,
         targets=_split(
-            found.texts(found.first("target_modules", "lora_target_modules", "trainable"))
+            found.texts(found.first("target_modules", "lora_target_modules", *_TRAINABLE))
         )
         or _usual_targets(found, everywhere=bool(kind or wide or inside)),
     )
@@ -477,7 +478,7 @@ def _trl(
     run = _trainer(
         found,
         beside,
-        sequence=found.count(found.first(*_LENGTHS)),
+        sequence=_longest(found),
         usual_sequence=1024,
         recompute=found.switch("gradient_checkpointing")
         or found.switch("grad_checkpoint", default="force_image_size" in found)  # of InternVL
@@ -486,10 +487,10 @@ def _trl(
         bits=bits,
         sharding=named_sharding(found, beside) if sharding is None else sharding,
         packing=packing,
-        model_key=found.first("model", "model_id_or_path", "model_id", "model_name_or_path"),
+        model_key=found.first(*_MODELS),
         loaded_in=loaded_in,
         more_notes=[
-            *(("lora_dim: adapters beside weights that train are left out",) * beside_weights),
+            *((_OF_DSCHAT,) * beside_weights),
             *((_OF_TOWER,) * ("vision_tower" in found)),
         ],
     )
@@ -501,7 +502,17 @@ def _trl(
     return _with_offloaded(run, offload) if offload else replace(run, offload=(*run.offload, *own))
 
 
+# Of DeepSpeed-Chat, whose `LinearLayer_LoRA` freezes the weight that it stands beside.
+_OF_DSCHAT: Final = "lora_dim: embedding, norms and head train, too, and are priced as frozen"
 _OF_TOWER: Final = "vision_tower: priced where the model given takes images, not of its text alone"
+
+
+def _longest(found: Settings) -> int | None:
+    """The longest sequence; of programs that limit question and answer apart, both together."""
+    whole = found.count(found.first(*_LENGTHS))
+    named = (found.first(f"{part}_max_len", f"max_{part}_length") for part in ("source", "target"))
+    parts = [found.count(name) or 0 for name in named]
+    return whole or sum(parts) or None
 
 
 def _split(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -965,4 +976,5 @@ def _adapters(
 
 def _bits(found: Settings) -> int | None:
     four, eight = found.switch("load_in_4bit"), found.switch("load_in_8bit")
-    return 4 if four else 8 if eight else None
+    said = found.count("bits") if "quant_type" in found or "double_quant" in found else None
+    return 4 if four else 8 if eight else said if said in (4, 8) else None

@@ -95,7 +95,7 @@ _HARMLESS: Final = re.compile(
     r"replication|non_persistent|decrease_batch|skip_|grad_reduce|wgrad|"
     r"turbo_deepep_num|moe_deepep_num|moe_hybridep_num|stage|pp_warmup|mup_|mlperf|batch_p2p|"
     r"repo_path|structured_logs|keep_last|output_dir|metrics|scalar_loss|use_packed|"
-    r"use_ring|moe_use_legacy|moe_use_fused|moe_enable|null_tokenizer|step_batch|rampup)"
+    r"use_ring|use_fused|shape_order|handler_name|enable_hf2mg|seq_aux|moe_use_legacy|moe_use_fused|moe_enable|null_tokenizer|step_batch|rampup)"
     r".*"
 )
 # What changes time or memory and is not priced; named where it is on.
@@ -127,6 +127,7 @@ _UNMODELLED: Final = (
     "defer_embedding_wgrad_compute", "overlap_param_gather_with_optimizer_step",
     "deterministic_mode", "deepspeed_transformer_kernel", "partition_activations",
     "curriculum_learning", "curriculum_learning_legacy", "data_efficiency_curriculum_learning",
+    "reuse_fp32_param", "num_layer_list", "moe_alltoall_overlap_comm", "moe_permutation_async_comm",
     "no_bias_gelu_fusion", "no_bias_swiglu_fusion", "no_bias_dropout_fusion",
     "no_masked_softmax_fusion", "no_rope_fusion", "no_persist_layer_norm",
     "no_gradient_accumulation_fusion", "no_fp8_weight_transpose_cache", "enable_primus_turbo",
@@ -167,6 +168,7 @@ _TOLD: Final = (
 )
 # These are told to others, too.
 _TOLD_TO_MANY: Final = ("num_layers", "model_type", "deepspeed", "bf16", "fp16")
+_OF_OTHERS: Final = {"seq_length", "batch_size", "gradient_accumulation_steps"}
 # What programs of Megatron and of its forks are called; others may mean the same words otherwise.
 _PROGRAMS: Final = re.compile(r"(?:pretrain|posttrain|finetune|train_rl|megatron)\w*(?:\.py)?")
 # Programs that train two encoders, or images: what their arguments describe is not the model.
@@ -196,6 +198,8 @@ def read_megatron(text: str, beside: Beside = NOTHING) -> StatedRun:
     is_known = _PROGRAMS.fullmatch(launch.program) is not None
     told = (*_TOLD, *_TOLD_TO_MANY) if is_known else _TOLD
     is_told = not all(found.is_absent(name) for name in told)
+    # Others call a length so, too, or a microbatch by the old word: that alone is no job of it.
+    is_told &= is_known or not flags.keys().isdisjoint({*_TOLD, *_RENAMED} - _OF_OTHERS)
     if flags.keys() <= _OF_LAUNCHERS or (launch.program and not is_told):
         start = f"starts {launch.program} with" if launch.program else "has"
         wanted = f"{start} no argument of Megatron that says what is trained"

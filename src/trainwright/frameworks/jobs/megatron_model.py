@@ -277,6 +277,8 @@ def _experts(found: Settings, num_layers: int) -> Experts | None:
     width = found.count("moe_ffn_hidden_size") or _width(found)
     token = found.count("moe_router_topk")
     shared = found.count("moe_shared_expert_intermediate_size", least=0) or 0
+    shared = shared or (found.count("n_shared_experts", least=0) or 0) * width  # of MindSpeed
+    first = found.count("first_k_dense_replace", least=0) or 0
     groups = found.count("moe_router_num_groups") or 1
     limit = found.count("moe_router_group_topk")
     ranks = found.count("moe_router_topk_limited_devices")
@@ -294,10 +296,12 @@ def _experts(found: Settings, num_layers: int) -> Experts | None:
     dense: tuple[int, ...] = ()
     if pattern is not None:
         routed = _routed(found, pattern, num_layers)
-        dense = tuple(i for i, one in enumerate(routed) if not one)
+        dense = tuple(i for i, one in enumerate(routed) if not one or i < first)
     elif is_deepspeed:  # one layer in every two, unless --expert-interval says otherwise
         each = interval or 2
         dense = tuple(i for i in range(num_layers) if (i + 1) % each)
+    else:
+        dense = tuple(range(min(first, num_layers)))
     leading = next((i for i, layer in enumerate(dense) if layer != i), len(dense))
     return Experts(
         num_experts=count,

@@ -380,6 +380,9 @@ def parse_yaml(
         found = yaml.load(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         line = 0 if error.problem_mark is None else error.problem_mark.line + 1
+        if "another document" in str(error.problem):
+            several = "holds several documents, none of which starts a trainer that is read"
+            raise InvalidInput.of("file", f"{several}: give the settings of one alone") from None
         raise InvalidInput.of(f"line {line}", f"is not YAML: {error.problem}") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise InvalidInput.of("file", f"is not YAML: {error}") from None
@@ -500,7 +503,7 @@ def parse_settings(text: str, *, variables: Mapping[str, str] | None = None) -> 
 _ADDED: Final = re.compile(
     r"[-_ .](?:instruct|chat|base|it|hf|fp16|bf16|fp8|bnb|4bit|8bit|dequantized|preview|"
     r"nvfp4|nf4|linearized|deepspeed|reward|2of4|2506|checkpoints?|pretrain(?:ed)?|thinking|v0\.[1-9]|v1\.0|v1\.5|2507|2501|1106|0324|0528|tuned|"
-    r"intermediate|step|alignment|mid|training|sft|(?<=\db.)(?:beta|alpha)|original|unsloth|awq|gptq|full|qlora|dpo|orpo|constitutional|ai|deduped)"
+    r"intermediate|step|alignment|mid|training|sft|(?<=\db.)(?:beta|alpha)|original|unsloth|awq|gptq|full|merged?|qlora|dpo|orpo|constitutional|ai|deduped)"
     r"(?=$|[-_ .])"
 )
 # Releases with the sizes of another, and what publishers call the models of the catalog.
