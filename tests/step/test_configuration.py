@@ -10,7 +10,7 @@ from random_cases import cases
 from trainwright.cluster import Cluster
 from trainwright.errors import InvalidInput
 from trainwright.formats import catalog
-from trainwright.model import Recipe
+from trainwright.model import ContextExchange, Recipe
 from trainwright.plans import Parallelism, StepPrediction
 from trainwright.plans.configuration import Configuration, Overlap, even_blocks
 from trainwright.profile import Recompute
@@ -244,6 +244,9 @@ def test_every_broken_rule_is_named_at_once() -> None:
     }
 
 
+TRADED = Recipe(context_exchange=ContextExchange.ALL_TO_ALL)
+
+
 @pytest.mark.parametrize(
     ("changes", "fault"),
     [
@@ -252,6 +255,10 @@ def test_every_broken_rule_is_named_at_once() -> None:
         ({"pipeline": 2, "virtual_stages": 2}, "must be 1 for the schedule 1f1b, got 2"),
         ({"schedule": "2f2b"}, "must be one of gpipe, 1f1b"),
         ({"context": 4, "sequence_length": 2044}, "must be a multiple of 2 x cp (8), got 2044"),
+        (
+            {"context": 4, "sequence_length": 2046, "recipe": TRADED},
+            "must be a multiple of cp (4), got 2046",
+        ),
         ({"recompute_blocks": 33}, "must be <= 32, got 33"),
         ({"pipeline": 2, "blocks_per_stage": (16, 15)}, "must add up to the 32 blocks, got 31"),
         ({"recipe": Recipe(precision="fp4")}, "fp4"),
@@ -263,3 +270,9 @@ def test_an_illegal_configuration_is_refused(changes: dict[str, object], fault: 
     with pytest.raises(TrainwrightError) as caught:
         price(nodes=8, **changes)
     assert fault in str(caught.value)
+
+
+def test_traded_heads_need_one_part_of_a_sequence_for_each_rank() -> None:
+    with pytest.raises(InvalidInput, match="2 x cp"):
+        price(context=4, sequence_length=2044)
+    assert price(context=4, sequence_length=2044, recipe=TRADED).step_time_s > 0

@@ -13,7 +13,14 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Final
 
 from trainwright.errors import Fault, InvalidInput, refuse
-from trainwright.model import DEFAULT_RECIPE, PRECISIONS, CudaGraph, Recipe, RunShape
+from trainwright.model import (
+    DEFAULT_RECIPE,
+    PRECISIONS,
+    ContextExchange,
+    CudaGraph,
+    Recipe,
+    RunShape,
+)
 from trainwright.model.recipe import model_graph_faults
 from trainwright.plans.plan import (
     DEFAULT_SCHEDULE,
@@ -245,9 +252,14 @@ def _copies(configuration: Configuration, model: Trained, pool: Pool) -> Iterato
 
 
 def _context(configuration: Configuration, model: Trained, pool: Pool) -> Iterator[Fault]:
-    """Balanced context parallelism gives every rank an early and a late part."""
+    """Balanced rings give every rank an early and a late part; traded heads one part each."""
     c, s = configuration.parallelism.context, configuration.sequence_length
-    if c > 1 and configuration.recipe.context_balanced and model.causal and s % (2 * c):
+    recipe, traded = configuration.recipe, ContextExchange.ALL_TO_ALL
+    if c == 1 or not model.causal or s % (2 * c) == 0:
+        return
+    if recipe.context_exchange is traded and s % c:
+        yield Fault("sequence_length", f"must be a multiple of cp ({c}), got {s}")
+    elif recipe.context_exchange is not traded and recipe.context_balanced:
         yield Fault("sequence_length", f"must be a multiple of 2 x cp ({2 * c}), got {s}")
 
 
