@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from trainwright.cluster.framework_memory import (
+    is_sharded_by_deepspeed,
+    memory_of_software,
+    on_engine,
+)
 from trainwright.errors import InvalidInput
+from trainwright.formats.calibration_toml import framework_memories
 from trainwright.frameworks.jobs import Beside, read
 from trainwright.frameworks.jobs.detect import format_of
 from trainwright.frameworks.jobs.settings import StatedRun
@@ -74,7 +80,7 @@ def test_arctic_tells_deepspeed_its_settings() -> None:
     assert run.on_host == {"activations": 1.0, "optimizer": 1.0, "gradients": 1.0}
     assert (run.gradient_dtype, run.recompute) == ("bf16", "full")
     assert run.loss_chunk is not None
-    assert "tiled_mlp_compute" in said(run)
+    assert run.mlp_tile == 4096  # tokens, as many as Qwen3-8B is wide
     usual = read(None, ARCTIC.format(kind="swiftkv", deepspeed="{}"), Beside(name="a.yml"))
     assert usual.zero == 2
     assert "type swiftkv" in said(usual)
@@ -241,3 +247,15 @@ def test_a_plugin_of_colossalai_says_what_is_sharded() -> None:
         read("colossalai", COLOSSAL.format(plugin="zero2", **words))
     words |= {"program": "train_sft.py", "model": ""}
     assert "--pretrain" in said(read("colossalai", COLOSSAL.format(plugin="ddp", **words)))
+
+
+@pytest.mark.parametrize(("kind", "account"), [("liger", "liger"), ("causal", "hugging-face")])
+def test_kernels_of_liger_have_an_account_of_their_own(kind: str, account: str) -> None:
+    deepspeed = "{zero_optimization: {stage: 3}}"
+    text = ARCTIC.format(kind="sft", deepspeed=deepspeed).replace("liger", kind)
+    run = read("arctic", text)
+    found = memory_of_software(framework_memories(), on_engine("arctic", run.sharded_by))
+    assert found.name.startswith(account)
+    assert is_sharded_by_deepspeed(on_engine("arctic", run.sharded_by) or "")
+    # an RMS norm of Liger keeps what came in as it came
+    assert (found.norm_bytes == 0) is (account == "liger")

@@ -211,7 +211,7 @@ def on_engine(program: str | None, engine: str | None) -> str | None:
 
 def is_sharded_by_deepspeed(software: str) -> bool:
     """Whether ZeRO of DeepSpeed shards the model of another program, with 16-bit gradients."""
-    return software.partition(_ENGINE)[2] == "deepspeed"
+    return software.partition(_ENGINE)[2].startswith("deepspeed")
 
 
 def without_engine(software: str) -> str:

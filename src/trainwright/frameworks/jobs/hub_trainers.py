@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from trainwright.errors import InvalidInput
+from trainwright.formats.catalog import open_model
 from trainwright.frameworks.jobs.deepspeed import (
     ENGINE,
     STAGE_IN_NAME,
@@ -49,6 +50,7 @@ from trainwright.frameworks.jobs.settings import (
     Beside,
     Settings,
     StatedRun,
+    catalog_name,
     fix_of,
     format_named,
     parse_yaml,
@@ -166,7 +168,7 @@ _ARCTIC_HARMLESS: Final = re.compile(
     r"hf_config_kwargs|peft_config)(?:\..*)?"
 )
 _ARCTIC_UNMODELLED: Final = (
-    "tiled_mlp_compute", "arctic_moe", "logits_loss_temp", "num_key_value_layers",
+    "arctic_moe", "logits_loss_temp", "num_key_value_layers",
     "key_value_group_size", "enable_arctic_moe_custom_optimization",
 )  # fmt: skip
 
@@ -190,7 +192,11 @@ def read_arctic(text: str, beside: Beside = NOTHING) -> StatedRun:
     if found.switch("activation_checkpoint_cpu_offload"):
         offload = (*offload, "activations to cpu")
     optimizer = found.table("optimizer").text("type")
-    notes = [_ALL_LONGEST, *odd_optimizer(optimizer)]
+    notes, tile = [_ALL_LONGEST, *odd_optimizer(optimizer)], None
+    if found.switch("tiled_mlp_compute"):  # in as many parts as it takes to be square
+        known = catalog_name(name or "")
+        tile = 4096 if known is None else open_model(known).config.hidden_size
+        notes += () if known else ("tiled_mlp_compute: priced in tiles of 4096 tokens",)
     trains = found.text("type") or "sft"
     if trains not in ("sft", "causal"):
         notes.append(f"type {trains}: priced as supervised training of the whole model")
@@ -210,17 +216,21 @@ def read_arctic(text: str, beside: Beside = NOTHING) -> StatedRun:
         sequence=sequence,
         recompute="full" if again else "none",
         loss_chunk=LOSS_CHUNKS["trl"] if "liger" in kind else None,
+        mlp_tile=tile,
         precision=dtype,
         gradient_dtype=said.kept_in(dtype),
         reduce_dtype=reduced_in(dtype, said.reduce_dtype),
         offload=offload,
-        engine=ENGINE if said.zero else None,
+        engine=None if not said.zero else _LIGER if "liger" in kind else ENGINE,
         model_name=name,
         **optimizer_of(optimizer),
         **adapters,
         unknown=unknown,
         notes=(*notes, *changing),
     )
+
+
+_LIGER: Final = f"{ENGINE}-liger"  # its account: cluster/memory/liger-deepspeed.toml
 
 
 # DistillKit: TRL's arguments beside a teacher, whose answers may lie in the data

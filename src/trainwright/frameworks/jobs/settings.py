@@ -741,6 +741,7 @@ class StatedRun:
     reference: bool | None = None
     activation_input_dtype: str | None = None
     loss_chunk: int | None = None
+    mlp_tile: int | None = None
     cuda_graph: str | None = None
     cuda_graph_modules: tuple[str, ...] | None = None
     offload: tuple[str, ...] = ()
