@@ -756,3 +756,32 @@ def test_experts_are_described_in_the_words_of_mindspeed() -> None:
 def test_several_documents_are_refused_as_such() -> None:
     with pytest.raises(InvalidInput, match="several documents"):
         read("trl", "model_name_or_path: gpt2\n---\nmodel_name_or_path: gpt2\n")
+
+
+@pytest.mark.parametrize("wraps", ["true", "false"])
+def test_what_a_file_of_fsdp_recomputes_is_read(wraps: str, tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    words = "--model_name_or_path Qwen/Qwen2.5-7B --per_device_train_batch_size 1 --bf16 True"
+    script.write_text(
+        f"torchrun --nproc_per_node 8 train.py {words} --max_seq_length 2048 "
+        "--fsdp 'full_shard auto_wrap' --fsdp_config conf/fsdp.json\n"
+    )
+    assert any("fsdp.json is not beside" in note for note in open_stated(None, script).warnings)
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf/fsdp.json").write_text(f'{{"activation_checkpointing": {wraps}}}')
+    run = open_stated(None, script).run
+    assert (run.zero, run.recompute) == (3, "full" if wraps == "true" else "none")
+
+
+@pytest.mark.parametrize(("dtype", "named"), [("float32", True), ("bfloat16", False)])
+def test_frozen_weights_that_fsdp_keeps_in_float32_are_named(
+    dtype: str, named: bool, tmp_path: Path
+) -> None:
+    script = tmp_path / "run.sh"
+    words = "--model_name_or_path Qwen/Qwen2.5-7B --per_device_train_batch_size 1 --bf16 True"
+    script.write_text(
+        f"torchrun --nproc_per_node 8 train.py {words} --use_peft True --lora_r 8 "
+        f"--torch_dtype {dtype} --fsdp full_shard --max_seq_length 2048\n"
+    )
+    warned = [note for note in open_stated(None, script).warnings if "FSDP keeps frozen" in note]
+    assert bool(warned) is named

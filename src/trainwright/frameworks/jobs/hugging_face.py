@@ -180,7 +180,7 @@ def read_trl(text: str, beside: Beside = NOTHING) -> StatedRun:
     launch = read_launch(text, beside)
     flags = flags_of(launch.words)
     notes = list(launch.notes)
-    flags = _with_file(flags, launch, beside, notes)
+    flags = _with_fsdp(_with_file(flags, launch, beside, notes), launch, beside, notes)
     given, sharding, devices = flags.get("deepspeed"), None, launch.devices
     own = given is True  # a switch: the program makes DeepSpeed's settings, or is told their file
     if own and isinstance(named := flags.pop("deepspeed_config", None), str):
@@ -347,6 +347,19 @@ def _with_file(
     return flags
 
 
+def _with_fsdp(
+    given: dict[str, Any], launch: Launch, beside: Beside, notes: list[str]
+) -> dict[str, Any]:
+    """The arguments with what a file says that `fsdp_config` names in place of its name."""
+    name = given.get("fsdp_config")
+    if not isinstance(name, str) or not name.endswith(".json"):
+        return given
+    if (inside := text_beside(name, launch, beside)) is None:
+        notes.append(f"{name} is not beside this file, and what it says is not used")
+        return given
+    return {**given, "fsdp_config": parse_yaml(inside)}
+
+
 def _recipe(given: dict[str, Any], beside: Beside, *, loaded_in: str | None = "fp32") -> StatedRun:
     """A file for TRL's own command, with what the command turns on where a file does not say.
 
@@ -355,9 +368,10 @@ def _recipe(given: dict[str, Any], beside: Beside, *, loaded_in: str | None = "f
     own = _left_to_trl(given)
     config = given.get("accelerate_config")
     kept = {key: value for key, value in given.items() if key != "accelerate_config"}
+    notes = [f"{key} is not said: on, as TRL has it since 0.22" for key in own]
+    kept = _with_fsdp(kept, Launch(program="", words=()), beside, notes)
     settings = Settings({**kept, **own}, from_words=True)
     run = _trl(settings, beside, loaded_in=loaded_in)
-    notes = [f"{key} is not said: on, as TRL has it since 0.22" for key in own]
     if config is not None:
         run = _started_so(run, {"config_file": config}, beside, notes)
     return replace(run, notes=(*notes, *run.notes))
