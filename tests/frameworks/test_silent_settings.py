@@ -465,6 +465,7 @@ def test_llamafactory_checkpoints_are_reentrant_under_the_first_fsdp(tmp_path: P
 def test_lomo_updates_in_the_backward_pass(name: str, optimizer: str) -> None:
     run = read("axolotl", f"{AXOLOTL}optimizer: {name}\n")
     assert (run.optimizer, run.update_in_backward) == (optimizer, True)
+    assert run.main_weight_dtype == "none"
 
 
 def test_torchtune_may_update_in_the_backward_pass() -> None:

@@ -304,7 +304,12 @@ def optimizer_of(name: str | None) -> dict[str, Any]:
         return {}
     if "lomo" in name.lower():  # Lv et al., 2023: no states, or factored ones (AdaLomo)
         kind = Optimizer.ADAFACTOR if "ada" in name.lower() else Optimizer.SGD
-        return {"optimizer": str(kind), "update_in_backward": True}
+        # Each weight is changed in place (OpenLMLab/LOMO, lomo.py), without a float32 copy that stays.
+        return {
+            "optimizer": str(kind),
+            "update_in_backward": True,
+            "main_weight_dtype": "none",
+        }
     kind, dtype = optimizer_named(name) or (Optimizer.ADAM, None)
     found: dict[str, Any] = {"optimizer": str(kind)}
     if dtype is not None and kind.num_moments:
