@@ -700,6 +700,16 @@ def test_a_length_or_an_old_word_alone_is_no_job_of_megatron() -> None:
     assert (run.micro_batch, run.sequence) == (1, 32768)
 
 
+def test_deepspeeds_file_may_lie_right_beside_a_job(tmp_path: Path) -> None:
+    (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 2}}')
+    job = tmp_path / "args.yaml"
+    job.write_text(
+        "model_name_or_path: Qwen/Qwen2.5-7B\nper_device_train_batch_size: 1\n"
+        "gradient_accumulation_steps: 1\ndeepspeed: config/ds.json\n"
+    )
+    assert open_stated(None, job).run.zero == 2
+
+
 def test_words_of_a_program_are_no_settings_of_deepspeeds_file(tmp_path: Path) -> None:
     (tmp_path / "z.json").write_text(
         '{"zero_optimization": {"stage": 1}, "bf16": {"enabled": true}}'

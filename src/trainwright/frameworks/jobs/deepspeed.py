@@ -215,9 +215,11 @@ def sharding_beside(path: str, beside: Beside) -> Sharding:
     A note says so where the name alone is read. Raises `InvalidInput` where that says no stage.
     """
     name, data = path.rpartition("/")[2], None
-    if beside.folder is not None and not Path(path).is_absolute():
+    folder = None if Path(path).is_absolute() else beside.folder
+    # As the program finds it, or right beside the file.
+    for place in () if folder is None else (folder / path, folder / name):
         with contextlib.suppress(InvalidInput):  # it is not there
-            data = read_bytes(beside.folder / path, name="deepspeed", most=2**20)
+            data = data or read_bytes(place, name="deepspeed", most=2**20)
     if data is not None:
         return read_sharding(data.decode(errors="replace"), name)
     said = STAGE_IN_NAME.search(name)
@@ -304,7 +306,7 @@ def optimizer_of(name: str | None) -> dict[str, Any]:
         return {}
     if "lomo" in name.lower():  # Lv et al., 2023: no states, or factored ones (AdaLomo)
         kind = Optimizer.ADAFACTOR if "ada" in name.lower() else Optimizer.SGD
-        # Each weight is changed in place (OpenLMLab/LOMO, lomo.py), without a float32 copy that stays.
+        # Each weight is changed in place, without a float32 copy that stays (OpenLMLab/LOMO).
         return {
             "optimizer": str(kind),
             "update_in_backward": True,
