@@ -257,6 +257,80 @@ ROWS += [
 ]
 
 
+# snowflakedb/ArcticTraining, projects/sequence-parallelism: one sequence on so many H100 (H200
+# where a row says so), heads traded under ZeRO-3, its optimizer on the host; each
+# file's length ran. GiB that a device showed. Without kernels of Liger logits are whole.
+STATES = {"optimizer": 1.0, "gradients": 1.0}
+OF_ARCTIC = {"zero": 3, "dp": 1, "micro_batch": 1, "global_batch": 1, "recompute": "full"}
+OF_ARCTIC |= {"gradient_dtype": "bf16", "reduce_dtype": "bf16", "context_exchange": "all_to_all"}
+LIGER = {"software": "transformers with deepspeed-liger", "loss_chunk": 256}
+PLAIN = {"software": "transformers with deepspeed"}
+KEPT = {**STATES, "activations": 1.0}
+ALONE_ON_HOST = (
+    "one device of eight is priced with an eighth of the host's memory, and had all of it"
+)
+UNCOUNTED = "145.9 GiB by our account, where 126.8 were held"
+BY_LENGTH = (
+    *(("llama3-8b", 1, tokens, PLAIN, WHOLE, None, None) for tokens in (36_000,)),
+    ("llama3-8b", 1, 500_000, LIGER, {**WHOLE, **KEPT}, 4096, None),
+    ("qwen3-32b", 1, 230_000, LIGER, {**WHOLE, **KEPT}, 5120, None),
+    ("llama3-8b", 8, 32_000, PLAIN, STATES, None, None),
+    ("llama3-8b", 8, 160_000, LIGER, STATES, None, None),
+    ("llama3-8b", 8, 1_100_000, LIGER, STATES, None, None),
+    ("llama3-8b", 8, 1_200_000, LIGER, STATES, 4096, None),
+    ("llama3-8b", 8, 2_400_000, LIGER, KEPT, None, None),
+    ("llama3-8b", 8, 3_800_000, LIGER, KEPT, 4096, None),
+    ("llama3-8b", 16, 8_000_000, LIGER, KEPT, 4096, None),
+    ("llama3-8b", 32, 36_000, PLAIN, STATES, None, None),
+    ("llama3-8b", 32, 15_500_000, LIGER, KEPT, 4096, None),
+    *(("qwen3-32b", 8 * k, n * 10_000, LIGER, KEPT, 5120, None) for k, n in ((1, 155), (2, 400))),
+    ("qwen3-32b", 32, 7_000_000, LIGER, KEPT, 5120, 71.55),
+    ("qwen3-32b", 64, 15_000_000, LIGER, KEPT, 5120, 71.0),
+    ("llama3-70b", 8, 200_000, LIGER, STATES, 8192, None),
+    ("llama3-70b", 16, 1_200_000, LIGER, KEPT, 8192, None),
+    ("llama3-70b", 32, 4_000_000, LIGER, KEPT, 8192, 47.7),
+    ("llama3-70b", 64, 10_000_000, LIGER, KEPT, 8192, 53.83),
+)
+ON_H200 = (
+    ("llama3-8b", 1, 65_000, PLAIN, WHOLE, None, 137.36),
+    ("llama3-8b", 1, 300_000, LIGER, WHOLE, None, 134.96),
+    ("llama3-8b", 1, 650_000, LIGER, {**WHOLE, **KEPT}, None, 126.81),
+    ("llama3-8b", 1, 1_200_000, LIGER, {**WHOLE, **KEPT}, 4096, 136.15),
+)
+MISSED = {230_000: ALONE_ON_HOST, 1_200_000: ALONE_ON_HOST, 650_000: UNCOUNTED}
+ROWS += [
+    Layout(
+        said=f"ArcticTraining: {model}, {tokens} tokens on {cp} in {cluster}",
+        ran=True,
+        model=model,
+        run={**OF_ARCTIC, **kernels, "cluster": cluster, "nodes": -(-cp // 8), "cp": cp}
+        | {"sequence": tokens, "offload": offload, **({"mlp_tile": tile} if tile else {})},
+        wrong=MISSED.get(tokens) if cp == 1 else None,
+        peak=peak,
+        held="device",
+        off=0.41 if tile else 0.16,
+    )
+    for cluster, rows in (("dgx-h100", BY_LENGTH), ("dgx-h200", ON_H200))
+    for model, cp, tokens, kernels, offload, tile, peak in rows
+]
+
+# jzhang38/EasyContext, README: Llama 2 in rings under ZeRO-3, all on the host but what is at work.
+ROWS += [
+    Layout(
+        said=f"EasyContext: {model}, {tokens} tokens on {devices}",
+        ran=True,
+        model=model,
+        run={**OF_ARCTIC, "software": "accelerate with deepspeed", "cluster": "dgx-a100"}
+        | {"context_exchange": "ring", "nodes": devices // 8, "cp": devices, "offload": WHOLE}
+        | {"sequence": tokens, "loss_chunk": 8192},
+    )
+    for model, tokens, devices in (
+        *(("llama2-7b", tokens, 8) for tokens in (65_536, 131_072, 524_288, 704_512)),
+        ("llama2-13b", 1_048_576, 16),
+    )
+]
+
+
 def asked(layout: Layout) -> Any:
     return tw.estimate(layout.model, changes=False, **layout.run).document
 

@@ -211,6 +211,7 @@ def read_arctic(text: str, beside: Beside = NOTHING) -> StatedRun:
         etp=1 if experts > 1 else None,
         context_exchange="all_to_all" if heads > 1 else None,
         zero=said.zero,
+        program="transformers",
         micro_batch=size,
         batch_per_replica=size * (steps or 1),
         sequence=sequence,
