@@ -132,6 +132,18 @@ def test_degrees_of_areal_stand_in_a_word(
     assert run.main_weight_dtype == ("none" if degrees[-1] == 3 else None)
 
 
+@pytest.mark.parametrize(("kind", "refers"), [("dpo", True), ("rw", None)])
+def test_a_pair_of_areals_answers_is_two_sequences(kind: str, refers: bool | None) -> None:
+    text = AREAL.format(backend="fsdp:d8").replace(
+        "gconfig: {n_samples: 4, max_new_tokens: 1024}\n", ""
+    )
+    text = text.replace("batch_size: 128,", f"batch_size: 128, type: {kind},") + "ref: {path: x}\n"
+    run = read("areal", text)
+    assert (run.per_example, run.global_batch, run.sequence) == (2, 256, 1024)
+    assert (run.micro_batch, run.reference) == (8, refers)
+    assert "a pair of answers" in said(run)
+
+
 def test_a_backend_of_areal_without_degrees_is_refused() -> None:
     with pytest.raises(InvalidInput, match="fsdp:d8t1p1"):
         read("areal", AREAL.format(backend="fsdp"))
@@ -191,6 +203,8 @@ def test_files_of_pipeline_rl_lie_over_those_that_they_name(tmp_path: Path) -> N
     assert (run.model_name, run.zero, run.sequence) == ("Qwen/Qwen2.5-7B", 1, 4096)
     assert (run.micro_batch, run.global_batch, run.num_devices) == (2, 192, 3)
     assert (run.lora_rank, run.recompute) == (32, "full")
+    job.write_text(job.read_text().replace("env_replicas: 1", "finetune_fraction: 4"))
+    assert open_stated(None, job).run.num_devices is None  # four ninths of a node
     (tmp_path / "base.yaml").unlink()
     assert "base.yaml is not beside" in said(open_stated(None, job).run)
 
@@ -221,6 +235,8 @@ def test_skyrls_megatron_has_degrees_of_its_own() -> None:
     run = read("skyrl", SKYRL.format(program="mine.main", strategy="megatron", more=more))
     assert (run.tp, run.zero, run.program) == (2, 1, "megatron")
     assert "trainer.policy.new_way" in said(run)
+    other = SKYRL.format(program="mine.main", strategy="fsdp", more="trainer.arctic_rl.zorro=1")
+    assert "arctic_rl" in said(read("skyrl", other))
 
 
 COLOSSAL = """\

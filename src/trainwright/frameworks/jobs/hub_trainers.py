@@ -290,18 +290,23 @@ def read_areal(text: str, beside: Beside = NOTHING) -> StatedRun:
     reinforces = "gconfig" in found
     samples = answer.count("n_samples") or 1 if reinforces else 1
     whole, minis = data.count("batch_size"), actor.count("ppo_n_minibatches") or 1
+    trains = {"rw": "reward"}.get(data.text("type") or "", data.text("type") or "")
+    answers = 2 if trains in PAIRED else 1
     batch = None if whole is None else max(1, whole * samples // (minis if reinforces else 1))
+    batch = None if batch is None else answers * batch
     prompt, longest = data.count("max_length"), answer.count("max_tokens")
     made = answer.count("max_new_tokens") or 0
     sequence = longest or (None if prompt is None else prompt + made)
     limits = actor.table("mb_spec")
     tokens, size = limits.count("max_tokens_per_mb"), 1
     notes = [_POLICY if reinforces else _ALL_LONGEST]
+    notes += unpriced(trains, actor, adapts=actor.switch("use_lora")) if answers > 1 else ()
     if tokens:
         size = sequences_in(tokens, sequence, batch, replicas) or 1
         notes.append(f"max_tokens_per_mb {tokens}: a microbatch is priced as {size} longest")
     elif batch:
         size = max(1, batch // replicas // (limits.count("n_mbs") or 1))
+    size = max(size, answers)
     again = actor.switch("gradient_checkpointing")
     partly = told.text("recompute_granularity") == "selective"
     mode = "none" if not again else "selective" if is_megatron and partly else "full"
@@ -341,6 +346,8 @@ def read_areal(text: str, beside: Beside = NOTHING) -> StatedRun:
         token_dispatcher=dispatcher_of(dispatcher),
         micro_batch=size,
         global_batch=batch,
+        per_example=answers,
+        reference=(trains in REFERS and "ref" in found) or None,
         sequence=sequence,
         recompute=mode,
         precision=dtype,
@@ -493,8 +500,11 @@ def read_pipeline_rl(text: str, beside: Beside = NOTHING) -> StatedRun:
     on = lora.switch("enabled")
     adapters = _adapters(lora, rank="r", targets="target_modules", usual=16) if on else {}
     optimizer = tune.text("optim")
+    share = 8 * parts[-1] / (sum(parts) or 1)  # of a node, which is cut by these fractions
+    devices = int(share) if share and share == int(share) else None
     if any(parts):
-        notes.append(f"{parts[-1]} of {sum(parts)} devices train: --nodes counts these alone")
+        shown = "give --dp" if devices is None else f"{devices} of the 8 of a node"
+        notes.append(f"finetune_fraction {parts[-1]} of {sum(parts)}: {shown}")
     name = found.text("model_path")
     unknown, changing = found.remarks(harmless=_PIPELINE_HARMLESS)
     found.check()
@@ -512,8 +522,8 @@ def read_pipeline_rl(text: str, beside: Beside = NOTHING) -> StatedRun:
         reduce_dtype=reduced_in("bf16", sharded.reduce_dtype),
         offload=sharded.offload,
         engine=ENGINE if sharded.zero else None,
-        num_devices=parts[-1] or None,
-        devices_per_node=parts[-1] or None,
+        num_devices=devices,
+        devices_per_node=devices,
         model_name=name,
         **optimizer_of(optimizer),
         **adapters,
@@ -572,7 +582,7 @@ def read_skyrl(text: str, beside: Beside = NOTHING) -> StatedRun:
         unknown_path = path.unknowns[0] if isinstance(path, Value) and path.is_open else None
         why = "no model" if unknown_path is None else f"{unknown_path}{fix_of(unknown_path)}"
         notes.insert(0, f"{UNDESCRIBED}: {why}")
-    unknown, changing = found.remarks(harmless=_SKYRL_HARMLESS)
+    unknown, changing = found.remarks(harmless=_SKYRL_HARMLESS, unmodelled=("arctic_rl",))
     found.check()
     return StatedRun(
         **degrees,
