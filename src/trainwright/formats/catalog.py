@@ -18,16 +18,6 @@ from typing import TYPE_CHECKING, Any, Final
 from trainwright.errors import InvalidInput
 from trainwright.formats.atomic_file import exists, read_bytes
 from trainwright.formats.document_json import carried, decode
-from trainwright.formats.hf_config import (
-    ModelDescription,
-    cached_config,
-    hub_cache,
-    is_adapter,
-    is_hub_id,
-    load_adapter,
-    load_config,
-    read_config,
-)
 from trainwright.formats.json_text import parse_json
 from trainwright.model import TRAIN_ALL, RunShape, Tuning, layer_graph
 from trainwright.plans.plan import KnownLayout, Parallelism
@@ -36,6 +26,7 @@ from trainwright.units import MIB
 if TYPE_CHECKING:
     from trainwright.cluster import Accelerator, Cluster
     from trainwright.formats.codesign_document import FoundChip
+    from trainwright.formats.hf_config import ModelDescription
     from trainwright.model import TransformerConfig
 
 LARGEST_DOCUMENT: Final = 64 * MIB  # of a co-design; cluster files are far smaller
@@ -90,6 +81,8 @@ def changed_model(name: str, changes: Mapping[str, Any]) -> ModelDescription:
 
     A table among `changes` replaces only those keys of the same table that it has.
     """
+    from trainwright.formats.hf_config import read_config  # start-up: a profile has no config
+
     _require(name, model_names(), what="model")
     document = _read("trainwright.model", name)
     # TOML has no null: keys that the original file sets to null are listed beside the others.
@@ -178,12 +171,16 @@ def open_model(name_or_path: str) -> ModelDescription:
     A folder with the `adapter_config.json` of the peft library is its base model with adapters.
     Raises `InvalidInput` where there is none; nothing is downloaded.
     """
+    from trainwright.formats.hf_config import is_adapter
+
     if name_or_path not in model_names() and is_adapter(Path(name_or_path)):
         return _adapted(Path(name_or_path))
     return _whole_model(name_or_path)
 
 
 def _whole_model(name_or_path: str) -> ModelDescription:
+    from trainwright.formats.hf_config import cached_config, hub_cache, is_hub_id, load_config
+
     if name_or_path in model_names():
         return model(name_or_path)
     if exists(name_or_path):
@@ -197,6 +194,8 @@ def _whole_model(name_or_path: str) -> ModelDescription:
 
 def _adapted(folder: Path) -> ModelDescription:
     """The base model that an adapter's file names, with the adapters."""
+    from trainwright.formats.hf_config import load_adapter
+
     base, low_rank = load_adapter(folder)
     found = _whole_model(base)
     config = replace(found.config, tuning=Tuning(low_rank=low_rank))
