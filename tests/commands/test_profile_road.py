@@ -10,6 +10,7 @@ import pytest
 from mixed_clusters import ETHERNET
 from trainwright import diff, estimate, explain, improve, plan, reasons, sweep, what_if
 from trainwright.cluster import Cluster
+from trainwright.commands.export import bundle_of
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.formats import catalog
 from trainwright.formats.document_json import decode
@@ -87,6 +88,25 @@ def test_a_stated_run_costs_the_same_by_both_roads(roads, options):
         assert own.margin_bytes == pytest.approx(other.margin_bytes, rel=1e-9)
     assert known.step_time_low_s is None
     assert known.mfu is None
+
+
+def test_a_step_is_drawn_the_same_by_both_roads(roads):
+    config, profile, cluster = roads
+    told = estimate(config, cluster=cluster, calibration="none", **BATCH, **RUNS[1])
+    usual = {"zero": 1, "micro_batch": 1, **RUNS[1]}
+    known = estimate(profile, cluster=cluster, global_batch=16, **usual)
+    traces = [
+        json.loads(bundle_of(each, "chrome-trace").files["trace.json.gz"])["traceEvents"]
+        for each in (told, known)
+    ]
+    spans = [[event for event in own if event["ph"] == "X"] for own in traces]
+    assert len(spans[0]) == len(spans[1]) > 50
+    for own, other in zip(*spans, strict=True):
+        assert (own["name"], own["pid"], own["tid"]) == (other["name"], other["pid"], other["tid"])
+        assert own["ts"] == pytest.approx(other["ts"], abs=1e-5)
+        assert own["dur"] == pytest.approx(other["dur"], abs=1e-5)
+    with pytest.raises(UnsupportedFeature, match="is a profile: it says what layers cost"):
+        bundle_of(known, "pytorch")
 
 
 @pytest.mark.slow

@@ -25,7 +25,9 @@ from trainwright.documents.runs import gaps_of, model_and_cluster
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.formats.atomic_file import check_folder, file_bytes, write_folder
 from trainwright.frameworks import export_target, needs_orders, write
+from trainwright.frameworks.chrome_trace import trace_of
 from trainwright.frameworks.launch import Launcher
+from trainwright.plans.capability import CHROME_TRACE
 from trainwright.step.account import step_timeline
 from trainwright.step.predict import plan_of, profile_of_run
 
@@ -67,6 +69,11 @@ def export(
     if output is not None:
         check_folder(output, force=force)
     found = _opened(document)
+    if target == CHROME_TRACE and found.request.model.kind == "profile":
+        bundle = _trace_of_profile(found)
+        if output is not None:
+            write_folder(output, bundle.files, force=force)
+        return Report(_document(bundle, stamp_of(found), output, None, None))
     job, nearest = job_of(found), None
     if allow_nearest and gaps_of(job, target):
         from trainwright.frameworks.nearest import nearest_job
@@ -97,7 +104,15 @@ def export(
 def bundle_of(document: Exportable, to: str, *, launcher: str = "torchrun") -> ExportBundle:
     """The files themselves, nothing written; raises as `export` does."""
     found = _opened(document)
+    if export_target(to) == CHROME_TRACE and found.request.model.kind == "profile":
+        return _trace_of_profile(found)
     return _written(found, job_of(found), stamp_of(found), export_target(to), launcher)
+
+
+def _trace_of_profile(document: Jobbed) -> ExportBundle:
+    """What a profile's plan has for others: no framework builds its layers."""
+    name = document.request.model.name or "profile"
+    return trace_of(timelines_of(document)[0], name, stamp_of(document))
 
 
 def _opened(document: Exportable) -> Jobbed:

@@ -24,6 +24,7 @@ from trainwright.documents.view import column, size, table_of, words
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.formats.document_json import content_hash, encode
 from trainwright.model import LayerKind
+from trainwright.options.question import call_of
 from trainwright.plans.configuration import Configuration
 from trainwright.plans.job import Orders, Stamp
 from trainwright.plans.plan import FORMAT_VERSION
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from trainwright.documents.view import Line
     from trainwright.planning.question.question import ModelQuestion
     from trainwright.plans import Plan
-    from trainwright.plans.configuration import PlanRequest
+    from trainwright.plans.configuration import MemoryOverheads, Overlap, PlanRequest
     from trainwright.plans.job import Job
     from trainwright.plans.lowered import Timeline
     from trainwright.plans.plan import Embedded
@@ -126,9 +127,20 @@ def timelines_of(document: Jobbed, job: Job | None = None) -> tuple[Timeline, ..
         hidden, kept = question.settings.overlap, question.overheads
         works = mixed_works(plan, profiles, shelf.cluster, overlap=hidden, overheads=kept)
         return tuple(timeline_of(work, layout) for _, work, layout in works)
-    job = job_of(document) if job is None else job
     plan, profile, cluster = plan_and_profile(document)
-    return (step_timeline(plan, profile, cluster, overlap=job.overlap, overheads=job.overheads),)
+    hidden, kept = _hidden_and_kept(document) if job is None else (job.overlap, job.overheads)
+    return (step_timeline(plan, profile, cluster, overlap=hidden, overheads=kept),)
+
+
+def _hidden_and_kept(
+    document: ModelPlanResult | ModelEstimateResult,
+) -> tuple[Overlap, MemoryOverheads]:
+    """Overlap and overheads of a document on one pool, of a model or of what was measured."""
+    if isinstance(document, ModelPlanResult):
+        question = call_of(document.request).question
+        return question.settings.overlap, question.overheads
+    run = document.request.configuration
+    return run.overlap, run.overheads
 
 
 def plan_and_profile(

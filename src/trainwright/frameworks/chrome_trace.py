@@ -202,8 +202,13 @@ def _metadata(kind: str, pid: int, tid: int, /, **args: str | int) -> Event:
 def export_trace(job: Job, stamp: Stamp) -> ExportBundle:
     """One compressed trace; its title says which plan it shows."""
     assert job.orders is not None, "a trace shows the order of every action"
-    title = f"{job.model_name}, plan {stamp.short_hash}, trainwright {stamp.trainwright_version}"
-    trace = format_chrome_trace(job.orders.timeline, title=title)
+    return trace_of(job.orders.timeline, job.model_name, stamp)
+
+
+def trace_of(timeline: Timeline, name: str, stamp: Stamp) -> ExportBundle:
+    """The same of a timeline, which is all of a plan that a trace shows."""
+    title = f"{name}, plan {stamp.short_hash}, trainwright {stamp.trainwright_version}"
+    trace = format_chrome_trace(timeline, title=title)
     return ExportBundle(
         target="chrome-trace",
         version="Trace Event Format",
