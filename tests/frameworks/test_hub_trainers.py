@@ -275,3 +275,38 @@ def test_kernels_of_liger_have_an_account_of_their_own(kind: str, account: str) 
     assert is_sharded_by_deepspeed(on_engine("arctic", run.sharded_by) or "")
     # an RMS norm of Liger keeps what came in as it came
     assert (found.norm_bytes == 0) is (account == "liger")
+
+
+LINGUA = """\
+grad_acc_steps: 2
+distributed: {{fsdp_type: {way}, compile: true, model_dtype: bf16, {more}}}
+model: {{dim: 4096, n_layers: 32, n_heads: 32, ffn_dim_multiplier: 1.0, {kind}}}
+data: {{root_dir: x, batch_size: 2, seq_len: 4096, tokenizer: {{name: tiktoken}}}}
+optim: {{lr: 1.0e-3}}
+"""
+
+
+def test_lingua_describes_a_llama_whose_tokenizer_decides_the_vocabulary() -> None:
+    text = LINGUA.format(way="full_shard", more="tp_size: 2", kind="multiple_of: 256")
+    assert format_of(text, "a.yaml") == "lingua"
+    open_ = read(None, text, Beside(name="a.yaml"))
+    assert open_.model is None
+    assert "--vocab-size" in said(open_)
+    run = read(None, text, Beside(name="a.yaml", vocabulary=128_256))
+    assert run.model is not None
+    assert (run.model.ffn_size, run.model.num_kv_heads, run.model.head_size) == (11008, 32, 128)
+    assert (run.tp, run.zero, run.micro_batch, run.batch_per_replica) == (2, 3, 2, 4)
+    assert (run.recompute, run.precision, run.compiled, run.unknown) == ("none", "bf16", True, ())
+
+
+def test_lingua_without_shards_casts_whole_weights() -> None:
+    more = "selective_activation_checkpointing: true"
+    text = LINGUA.format(way="no_shard", more=more, kind="vocab_size: 1000")
+    run = read("lingua", text)
+    assert (run.zero, run.precision, run.recompute) == (0, "bf16_autocast", "selective")
+    hybrid = "dp_shard: 8, dp_replicate: 4"
+    shared = read("lingua", LINGUA.format(way="full_shard", more=hybrid, kind="vocab_size: 1000"))
+    assert shared.state_copies == 4
+    spaces = read("lingua", LINGUA.format(way="full_shard", more="", kind="state_dim: 128"))
+    assert spaces.model is None
+    assert "not those of Llama" in said(spaces)

@@ -43,6 +43,7 @@ FORMATS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "levanter": ("recipes", "read_levanter"),
         "fast-llm": ("recipes", "read_fast_llm"),
         "flame": ("torchtitan", "read_flame"),
+        "lingua": ("torchtitan", "read_lingua"),
         "picotron": ("recipes", "read_picotron"),
         "easyr1": ("recipes", "read_easy_r1"),
         "neuronx": ("recipes", "read_neuronx"),

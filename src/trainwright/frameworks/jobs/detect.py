@@ -87,6 +87,8 @@ _KEYS: Final = (
     ("veomni", ("model.model_path", "train.accelerator")),
     ("veomni", ("model.config_path", "train.accelerator")),
     ("areal", ("actor.backend", "train_dataset")),
+    ("lingua", ("distributed.fsdp_type", "model.dim")),
+    ("lingua", ("data.root_dir", "model.dim", "optim")),
     ("roll", ("actor_train.strategy_args", "actor_train.training_args")),
     ("pipeline-rl", ("finetune", "world")),
     ("pipeline-rl", ("finetune.gradient_accumulation_passes",)),

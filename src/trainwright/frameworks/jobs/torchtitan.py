@@ -861,3 +861,79 @@ _OF_FLAME: Final = (
     "max_norm", "varlen", "context_len", "data_dir", "data_files", "disable_loss_parallel",
     "data_probs", "persistent_workers", "pin_memory", "snapshot_every_n_steps",
 )  # fmt: skip
+
+
+# Lingua: FSDP2 and a compiled model, described in the file
+# ---------------------------------------------------------
+# Sources: lingua/distributed.py, lingua/transformer.py, apps/main/train.py.
+
+_LINGUA_HARMLESS: Final = re.compile(
+    r"(?:name|dump_dir|steps|seed|probe_freq|gc_collect_freq|optim|env|checkpoint|profiling|logging|"
+    r"async_eval_gpus|eval)(?:\..*)?|data\.(?!seq_len|batch_size)\w+(?:\..*)?|"
+    r"distributed\.(?:matmul_allow_tf32|allow_bf16\w*|detect_anomaly|compile_cache\w*|spawn_method)|"
+    r"model\.(?:rope_theta|norm_eps|init_\w+|seed|max_seqlen)(?:\..*)?"
+)
+_LINGUA_UNMODELLED: Final = ("float8_recipe", "sliding_window")
+_OF_OTHER_MIXERS: Final = ("state_dim", "conv_size", "lru_dim_multiplier", "n_groups")
+
+
+def read_lingua(text: str, beside: Beside = NOTHING) -> StatedRun:
+    """A file of Meta Lingua's Llama; models of its other applications are asked for."""
+    found = Settings(parse_settings(text, variables=beside.variables), from_words=True)
+    mesh, model, data = (found.table(name) for name in ("distributed", "model", "data"))
+    sharded = mesh.one_of("fsdp_type", ("full_shard", "no_shard"), "no_shard") == "full_shard"
+    copies, shards = (mesh.count(f"dp_{part}") for part in ("replicate", "shard"))
+    dtype = format_named(mesh.text("model_dtype")) or "bf16"
+    again = mesh.switch("selective_activation_checkpointing")
+    tensor = mesh.count("tp_size") or 1
+    size, sequence = data.count("batch_size") or 1, data.count("seq_len")
+    steps = found.count("grad_acc_steps") or 1
+    notes = list[str]()
+    if sharded and (shards or 1) > 1 and copies is None:
+        notes.append(f"dp_shard {shards}: priced as sharded over all; give --state-copies")
+    hidden, layers = model.count("dim"), model.count("n_layers")
+    heads, groups, head = (model.count(name) for name in ("n_heads", "n_kv_heads", "head_dim"))
+    factor, multiple = model.number("ffn_dim_multiplier"), model.count("multiple_of") or 256
+    tied, own = model.switch("weight_tying"), model.count("vocab_size", also=-1)
+    vocabulary = beside.vocabulary or (None if own == -1 else own)
+    described = None
+    if any(name in model for name in _OF_OTHER_MIXERS) or not (hidden and layers):
+        notes.insert(0, f"{UNDESCRIBED}: its blocks are not those of Llama; give the model")
+    elif vocabulary is None:
+        notes.insert(0, f"{UNDESCRIBED}: its tokenizer decides the vocabulary; give --vocab-size")
+    else:
+        heads = heads or hidden // (head or 64)
+        wide = int((1 if factor is None else factor) * int(8 * hidden / 3))
+        described = _own(
+            name="lingua",
+            num_layers=layers,
+            hidden_size=hidden,
+            num_heads=heads,
+            num_kv_heads=groups or heads,
+            head_size=head,
+            ffn_size=multiple * -(-wide // multiple),
+            vocabulary_size=vocabulary,
+            tied=tied,
+        )
+    compiled = mesh.switch("compile")
+    unknown, changing = found.remarks(harmless=_LINGUA_HARMLESS, unmodelled=_LINGUA_UNMODELLED)
+    found.check()
+    return StatedRun(
+        tp=tensor,
+        pp=1,
+        cp=1,
+        zero=3 if sharded else 0,
+        state_copies=copies if sharded and (copies or 1) > 1 and (shards or 1) > 1 else None,
+        program="torchtitan",
+        compiled=compiled,
+        micro_batch=size,
+        batch_per_replica=size * steps,
+        sequence=sequence,
+        recompute="selective" if again else "none",
+        precision=dtype if sharded or dtype == "fp32" else f"{dtype}_autocast",
+        reduce_dtype="fp32" if sharded else None,
+        optimizer="adam",
+        model=described,
+        unknown=unknown,
+        notes=(*notes, *changing),
+    )
