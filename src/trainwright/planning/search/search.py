@@ -599,11 +599,12 @@ _PROOFS: Final[Mapping[str, Proofs]] = {
     **dict.fromkeys(LOOPED, (bound_every_split, bound_near_whole_loops, *_AT_LENGTH)),
 }
 _OF_FEW_WAYS: Final = (bound_few_whole_loops, bound_dealt_loops)
-_MOST_PROOFS: Final = 12_000  # nodes opened and candidates bounded, a millisecond or two each
+_MOST_PROOFS: Final = 16_000  # nodes opened and candidates bounded, a millisecond or two each
 _LOOKING: Final = 40  # of these in the time of looking at one candidate's splits
 # Of these, and the share of the best step that may then be left as a gap; in between it grows.
 _PROOF_EFFORTS: Final = (2000, 4000, 8000)
 _PROOF_GAPS: Final = (0.0, 0.005, 0.01)
+_FEW_IN_V: Final = 8  # candidates that are bounded before all others
 
 
 class Proof(NamedTuple):
@@ -630,7 +631,8 @@ def prove(search: ModelSearch, *, least_s: float, below: float) -> Proof:
         return Proof(min(least_s, below))
     waiting: BestFirst[tuple[Candidate, Proofs]] = BestFirst()  # and how each may be bounded
     priced: set[Candidate] = set()
-    number = 0
+    limited: set[Candidate] = set()  # loops whose bounds go no further than to what is held in V
+    number, held = 0, _held_in_v(search)
     while number < int(_MOST_PROOFS * effort):
         number += 1
         enough = 1 - float(np.interp(number / effort, _PROOF_EFFORTS, _PROOF_GAPS))
@@ -644,6 +646,9 @@ def prove(search: ModelSearch, *, least_s: float, below: float) -> Proof:
                 waiting.add(taken[0], (taken[1], proofs))
             continue
         key, (candidate, proofs) = waiting.take()
+        if not proofs and candidate in limited:  # more is known of that in V by now
+            held, proofs = math.inf, _PROOFS[candidate.schedule]
+            limited.remove(candidate)
         if not proofs:
             number += _LOOKING
             sharper = _looked_through(search, candidate, further)
@@ -657,6 +662,11 @@ def prove(search: ModelSearch, *, least_s: float, below: float) -> Proof:
                 break
             continue
         limit_s = search.step_to_beat_s(candidate)
+        if candidate.schedule in LOOPED:
+            longest_s = search.aim.longest_s(held / HAIR, candidate.num_devices)
+            if longest_s < limit_s:
+                limit_s = longest_s
+                limited.add(candidate)
         proof, *left = proofs
         number += _OF_ALL_RANKS.get(proof, 0)
         found = search.answers.find(proof, candidate, limit_s=limit_s)
@@ -671,6 +681,31 @@ def prove(search: ModelSearch, *, least_s: float, below: float) -> Proof:
         waiting.add(sharper, (candidate, tuple(left)))
     below = min(below, search.best_s)
     return Proof(max(min(least_s, below), min(below, frontier.least_s, waiting.least)), loosest)
+
+
+def _held_in_v(search: ModelSearch) -> float:
+    """The bound of a candidate in V that was priced, where more work does not raise it.
+
+    No loop matters that is beyond it: of their bounds, which take longer the more they prove, no
+    more is asked. Of several the least bound; infinite where all are as good as the best plan.
+    """
+    waiting: BestFirst[tuple[Candidate, Proofs]] = BestFirst()
+    for candidate in _soonest_in_v(search):
+        waiting.add(search.in_v.get(candidate, 0.0), (candidate, _PROOFS[candidate.schedule]))
+    while waiting.least < search.best_s and not search.poll():
+        key, (candidate, proofs) = waiting.take()
+        if not proofs:
+            return key
+        limit_s = search.step_to_beat_s(candidate)
+        found = search.answers.find(proofs[0], candidate, limit_s=limit_s)
+        waiting.add(max(key, search.key(found.bound_s, candidate)), (candidate, proofs[1:]))
+    return math.inf
+
+
+def _soonest_in_v(search: ModelSearch) -> list[Candidate]:
+    """Some that were priced, those of the least bounds on nearly even splits."""
+    priced = [one for _, one in search.bounds.soonest(len(search.bounds)) if one.schedule in IN_V]
+    return priced[:_FEW_IN_V]
 
 
 def _priced_uneven(search: ModelSearch, candidate: Candidate) -> bool:
