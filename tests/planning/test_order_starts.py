@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 
 import pytest
 
-from exhaustive import LLAMA, asked, holds, on_four_ranks
+from exhaustive import LLAMA, asked, holds, least_steps_s, on_four_ranks
+from random_cases import marked
+from random_spaces import CHAINS, random_question
 from trainwright.execution import Budget
 from trainwright.planning.question.layouts import CHAIN, IN_V, LOOPED
 from trainwright.planning.question.question import Span
 from trainwright.planning.search.framework import plan_runnable
+from trainwright.planning.search.frontier import least_of_any_order_s
 from trainwright.planning.search.orders import order_starts
 
 
@@ -56,3 +60,16 @@ def test_without_a_pipeline_there_is_nothing_to_begin_with():
     )
     priced = plan_runnable(question, Budget()).priced
     assert list(order_starts(question, priced, Budget())) == []
+
+
+@pytest.mark.parametrize("seed", marked(range(12), slow=range(4, 12)))
+def test_no_order_of_any_family_does_its_work_sooner(seed):
+    """With one stage per rank, whichever family is asked about: every plan is priced."""
+    question = random_question(Random(seed), CHAINS, most_plans=2000)
+
+    def under(*families):
+        return replace(question, allowed=replace(question.allowed, schedules=families))
+
+    least_s = min(least_steps_s(under(*CHAINS)).values(), default=float("inf"))
+    for family in ("1f1b", "zb-h1"):
+        assert 0 < least_of_any_order_s(under(family), Budget()) <= least_s * (1 + 1e-9)

@@ -180,7 +180,7 @@ def least_of_any_order_s(question: ModelQuestion, budget: Budget) -> float:
     """No plan steps faster, in whatever order its actions run; 0 where the budget ends before."""
     schedules = schedules_of(question.allowed, cuts_head=question.cuts_head)
     frontier = Frontier(question, Shelf.of(question), StepAim(), schedules)
-    return frontier.least_s if frontier.open(budget) else 0.0
+    return frontier.least_by_work_s(budget) if frontier.open(budget) else 0.0
 
 
 # All candidates of a question by their coarse bounds, made only when their turn comes
@@ -305,6 +305,17 @@ class Frontier:
     def least_s(self) -> float:
         """No candidate that is left has a lower bound; infinite where none is left."""
         self._sharpen_first()
+        return self._waiting.least
+
+    def least_by_work_s(self, budget: Budget) -> float:
+        """No candidate that is left does its work sooner, in whatever order its actions run.
+
+        Layers are priced until those of the least bound are, or the budget ends.
+        """
+        while self._waiting and isinstance(self._waiting.first, Undealt | Unpriced):
+            if budget.stopped:
+                break
+            self.take()
         return self._waiting.least
 
     def least_among_s(self, families: Collection[str]) -> float:
