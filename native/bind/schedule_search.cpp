@@ -180,6 +180,7 @@ void bind_schedule_search(nb::module_& module) {
   };
   define("search_schedule", search_schedule);
   define("search_repeating", search_repeating);
+  define("search_heated", search_heated);
 
   nb::class_<MovedOrders>(module, "MovedOrders")
       .def_ro("value_s", &MovedOrders::value_s)

@@ -34,6 +34,10 @@ constexpr int64_t kMostActionsAlone = 150;
 constexpr int64_t kManyActions = 2000;  // fewer: longer turns, and two are annealed as words
 constexpr double kHotAlone = 0.4, kHotLike = 0.1, kColdest = 0.01;
 
+// A heated run begins eight times as hot as others (a mean action, of 500 actions), and ends at so
+// much of that.
+constexpr double kHeated = 8.0, kFrozen = 0.03;
+
 // Where word annealing starts: words with their guide, the best that named families and offsets
 // gave, no two equally long. What annealing finds is no seed: runs from it go in circles.
 struct Seed {
@@ -67,6 +71,20 @@ class Search {
       annealing.run(seeds_[at].words, {.work = left / static_cast<int64_t>(seeds_.size()),
                                        .hot = hot(),
                                        .cold = kCooled * hot()});
+    result_.work += annealing.work();
+    return std::move(result_);
+  }
+
+  SearchResult run_heated(const std::vector<Words>& starts) {
+    take_starts(starts);
+    if (result_.words.empty()) return std::move(result_);
+    WordAnnealing annealing = word_annealing();
+    annealing.run(
+        Words(result_.words),
+        {.work = plan_.work / 2, .hot = kHeated * hot(), .cold = kFrozen * kHeated * hot()});
+    if (!stopped_)
+      annealing.run(Words(result_.words),
+                    {.work = plan_.work - annealing.work(), .hot = hot(), .cold = kCooled * hot()});
     result_.work += annealing.work();
     return std::move(result_);
   }
@@ -209,6 +227,11 @@ SearchResult search_schedule(const StreamProblem& problem, const std::vector<Wor
 SearchResult search_repeating(const StreamProblem& problem, const std::vector<Words>& starts,
                               const SearchPlan& plan) {
   return Search(problem, plan).run_repeating(starts);
+}
+
+SearchResult search_heated(const StreamProblem& problem, const std::vector<Words>& starts,
+                           const SearchPlan& plan) {
+  return Search(problem, plan).run_heated(starts);
 }
 
 }  // namespace trainwright

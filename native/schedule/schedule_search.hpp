@@ -40,4 +40,9 @@ SearchResult search_schedule(const StreamProblem& problem, const std::vector<Wor
 SearchResult search_repeating(const StreamProblem& problem, const std::vector<Words>& starts,
                               const SearchPlan& plan);
 
+// From the best start, heated until nothing of it is left and cooled slowly; then from the best as
+// cool as any. Where no family is near the best order, runs that stay near one may never find it.
+SearchResult search_heated(const StreamProblem& problem, const std::vector<Words>& starts,
+                           const SearchPlan& plan);
+
 }  // namespace trainwright

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -124,8 +125,13 @@ def test_every_answer_is_legal_within_limits_and_not_below_its_bound(question):
     assert outcome.value_s >= outcome.lower_bound_s * (1 - 1e-9)
 
 
-def repeating(question: SearchQuestion, work: int) -> Schedule | None:
-    """The best order that repeats, for the question's first candidate."""
+def searched_by(
+    search: Callable[..., _core.FoundOrders],
+    question: SearchQuestion,
+    work: int,
+    starts: Sequence[Schedule] = (),
+) -> Schedule | None:
+    """What one of the core's searches finds for the question's first candidate."""
     candidate = candidates(question)[0]
     delta, transient, room = candidate.resources
     costs = candidate.costs
@@ -143,8 +149,13 @@ def repeating(question: SearchQuestion, work: int) -> Schedule | None:
         resource_room=room,
         objective=question.objective.value,
     )
-    found = _core.search_repeating(
-        problem, [], seed=question.seed, work=work, stop_at_s=0.0, poll=None
+    found = search(
+        problem,
+        [native_orders(start) for start in starts],
+        seed=question.seed,
+        work=work,
+        stop_at_s=0.0,
+        poll=None,
     )
     if not len(found.actions):
         return None
@@ -179,7 +190,7 @@ def test_short_steps_are_searched_for_orders_that_repeat_on_top(monkeypatch):
 def test_orders_that_repeat_are_legal_and_within_limits(question, num_microbatches):
     question = replace(question, num_microbatches=num_microbatches, offload=False)
     candidate = candidates(question)[0]
-    schedule = repeating(question, 20_000)
+    schedule = searched_by(_core.search_repeating, question, 20_000)
     once = one_at_a_time(
         candidate.placement,
         num_microbatches,
@@ -197,6 +208,43 @@ def test_orders_that_repeat_are_legal_and_within_limits(question, num_microbatch
             assert question.objective.of(timeline) <= question.objective.of(alone) * (1 + 1e-9)
 
 
+@cases(40)
+@given(questions(), st.integers(3, 9))
+def test_heated_orders_are_legal_within_limits_and_no_longer_than_they_began(question, m):
+    question = replace(question, num_microbatches=m, offload=False)
+    candidate = candidates(question)[0]
+    modes = {"fused": candidate.fused, "recomputed": candidate.recomputed}
+    once = one_at_a_time(candidate.placement, m, **modes)
+    schedule = searched_by(_core.search_heated, question, 20_000, [once])
+    one_fits = candidate.fits(simulate(once, candidate.costs))
+    assert (schedule is not None) == one_fits
+    if schedule is not None:
+        validate(schedule)
+        timeline = simulate(schedule, candidate.costs)
+        assert candidate.fits(timeline)
+        if candidate.costs.transfer_model is TransferModel.FREE:
+            alone = simulate(once, candidate.costs)
+            assert question.objective.of(timeline) <= question.objective.of(alone) * (1 + 1e-9)
+
+
+def test_small_open_orders_in_other_shapes_are_heated_on_top(monkeypatch):
+    placement = Placement.wave(4, virtual_stages=4)
+    times = {"forward_s": 33, "input_grad_s": 30, "weight_grad_s": 23, "transfer_s": 1}
+    question = SearchQuestion(
+        placement=placement,
+        num_ranks=4,
+        num_microbatches=6,
+        costs=ScheduleCosts.of(placement, **times),
+        max_activations=9,
+        evaluations=20_000,
+    )
+    heated = found(question)
+    monkeypatch.setattr("trainwright.scheduling.search._HEATED_ACTIONS", 0)
+    without = found(question)
+    assert heated.evaluations >= without.evaluations + 39_000
+    assert heated.value_s < without.value_s
+
+
 def test_long_steps_with_little_memory_repeat_their_middle():
     placement = Placement.v(6)
     times = {"forward_s": 44, "input_grad_s": 53, "weight_grad_s": 46, "transfer_s": 1}
@@ -208,7 +256,7 @@ def test_long_steps_with_little_memory_repeat_their_middle():
         evaluations=40_000,
     )
     # Families take 10,036 and 10,275; a search without orders that repeat 9,960 with as much work.
-    schedule = repeating(question, 40_000_000)
+    schedule = searched_by(_core.search_repeating, question, 40_000_000)
     assert schedule is not None
     assert max(schedule.peak_activations) <= 5
     assert simulate(schedule, question.costs).makespan_s < 10_036

@@ -1100,6 +1100,15 @@ def search_repeating(
     stop_at_s: float,
     poll: Callable[[float], bool] | None,
 ) -> FoundOrders: ...
+def search_heated(
+    problem: StreamProblem,
+    starts: list[Orders],
+    *,
+    seed: int,
+    work: int,
+    stop_at_s: float,
+    poll: Callable[[float], bool] | None,
+) -> FoundOrders: ...
 
 class PlacementLayers:
     def __init__(

@@ -9,7 +9,8 @@
 4. Families in V whose paths are placed in seconds, and annealing from these; in long steps with
    little memory half of the work is for orders that repeat (`native/schedule/repeating_words.hpp`),
    in shorter ones of few actions as much is, on top of it.
-5. Where activations may wait on the host, copies by a rule in orders of wider limits, and annealing
+5. Of small orders in other shapes that stay open, annealing from hot to cold, on top of the work.
+6. Where activations may wait on the host, copies by a rule in orders of wider limits, and annealing
    of what comes out.
 
 All with per-stage times, memory deltas and per-rank limits; it ends early at the lower bound. The
@@ -302,6 +303,9 @@ _OPEN = 0.04  # and such a gap of the families
 _FEWER_STEPS = 2  # or so many, on top of the work, where all of that leaves
 _STILL_OPEN = 0.01  # such a gap
 _FEW_ACTIONS = 500  # of an order that is annealed quickly
+_HEATED = 2.0  # of the work, on top of it, from hot to cold; only where the search leaves
+_OPEN_TO_HEAT = 0.02  # such a gap
+_HEATED_ACTIONS = 2000  # of an order; larger ones do not cool in the time
 _ROUNDING = 1e-12  # relative: what sums in another order differ by
 _NUM_LABELS = 2_000_000  # of the bound by crossings: at most some two seconds
 _NUM_PAIR_LABELS = 3_000_000  # of that of two ranks: at most some five seconds
@@ -337,6 +341,9 @@ def search_schedule(
         attempts = [_justified(question, attempts[0])]
         if not repeats and _repeats_on_top(question, attempts[0]):
             attempts = [_repeating(question, attempts[0], _REPEATING, budget)]
+            attempts = [_justified(question, attempts[0])]
+        if _is_heated(question, attempts[0]):
+            attempts = [_heated(question, attempts[0], budget)]
             attempts = [_justified(question, attempts[0])]
         if question.offload:
             attempts = [_with_host(question, attempts[0], budget)]
@@ -489,6 +496,18 @@ def _repeating(
     attempt, starts = _in_seconds(question, attempt)
     starts += [schedule for _, schedule in attempt.starts]
     return _annealed(question, attempt, starts, share, budget, search=_core.search_repeating)
+
+
+def _is_heated(question: SearchQuestion, attempt: _Attempt) -> bool:
+    """Whether orders are small and open, and no family places paths like theirs in seconds."""
+    is_small = attempt.timeline.schedule.num_actions <= _HEATED_ACTIONS
+    is_open = attempt.value_s > attempt.bound.value_s * (1 + _OPEN_TO_HEAT)
+    return is_small and is_open and not (question.offload or _is_in_v(attempt.candidate))
+
+
+def _heated(question: SearchQuestion, attempt: _Attempt, budget: Budget) -> _Attempt:
+    """With what annealing finds that forgets where it began."""
+    return _annealed(question, attempt, (), _HEATED, budget, search=_core.search_heated)
 
 
 def _justified(question: SearchQuestion, attempt: _Attempt) -> _Attempt:
