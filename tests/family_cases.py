@@ -56,7 +56,7 @@ class Case:
         kinds, head = self.kinds, None
         if family in CUTS_HEAD:
             kinds = StageKinds.of(without_head(self.profile), kinds.overlap)
-            head = cut_head(self.profile, self.degrees, self.cluster.levels, {})
+            head = cut_head(self.profile, self.degrees.pipeline, (), {})
         slices = slices_of(family, self.degrees.pipeline)  # each a microbatch of cut costs
         if family in SLICED:
             kinds = StageKinds.of(in_slices(self.profile, slices), kinds.overlap)
