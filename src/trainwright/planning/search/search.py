@@ -687,12 +687,13 @@ def _held_in_v(search: ModelSearch) -> float:
     """The bound of a candidate in V that was priced, where more work does not raise it.
 
     No loop matters that is beyond it: of their bounds, which take longer the more they prove, no
-    more is asked. Of several the least bound; infinite where all are as good as the best plan.
+    more is asked. Of several the least bound; infinite where all leave no more than proofs may.
     """
     waiting: BestFirst[tuple[Candidate, Proofs]] = BestFirst()
     for candidate in _soonest_in_v(search):
         waiting.add(search.in_v.get(candidate, 0.0), (candidate, _PROOFS[candidate.schedule]))
-    while waiting.least < search.best_s and not search.poll():
+    most = search.best_s * (1 - _PROOF_GAPS[-1])
+    while waiting.least < most and not search.poll():
         key, (candidate, proofs) = waiting.take()
         if not proofs:
             return key
