@@ -114,15 +114,21 @@ void bind_schedule_passes(nb::module_& module) {
   module.def(
       "justify",
       [](const OrderArrays& orders, const CostArrays& costs, const MemoryArrays& memory,
-         int64_t rounds) {
+         const Array<double>& after_s, int64_t most_activations, int64_t rounds) {
         nb::gil_scoped_release release;
         const trainwright::Orders given = orders.view();
         const trainwright::ActionCosts times = costs.view();
+        if (std::cmp_not_equal(after_s.size(), given.num_ranks()))
+          throw std::invalid_argument("every rank has a time after its last action");
         if (!trainwright::can_justify(given, times))
           return ReorderedOrders{.actions = {given.actions.begin(), given.actions.end()}};
-        return trainwright::justify(given, times, memory.view(), rounds);
+        return trainwright::justify(given, times, memory.view(),
+                                   {.after_s = span_of(after_s),
+                                    .most_activations = most_activations},
+                                   rounds);
       },
-      nb::arg("orders"), nb::arg("costs"), nb::arg("memory"), nb::kw_only(), nb::arg("rounds"));
+      nb::arg("orders"), nb::arg("costs"), nb::arg("memory"), nb::kw_only(), nb::arg("after_s"),
+      nb::arg("most_activations"), nb::arg("rounds"));
 
   nb::class_<TrialsOfArrays>(module, "OrderTrials")
       .def(nb::init<const CostArrays&, const MemoryArrays&, bool, double, int64_t,

@@ -34,17 +34,24 @@ struct Direction {
   std::vector<Links> inputs, outputs;  // [n]
   std::vector<double> delta_bytes;     // [n]
   std::vector<double> first_bytes;     // [p] before the first action
+  std::vector<double> free_s;          // [p] before which it cannot start
+  int64_t sign = 1;                    // of what actions take of activations
 };
 
 class Justifier {
  public:
-  Justifier(const Orders& orders, const ActionCosts& costs, const ActionMemory& memory)
-      : orders_(orders), gaps_(standing_limits(orders, memory)) {
+  Justifier(const Orders& orders, const ActionCosts& costs, const ActionMemory& memory,
+            const JustifyLimits& limits)
+      : orders_(orders), gaps_(standing_limits(orders, memory), limits.most_activations) {
+    forwards_.free_s.assign(static_cast<size_t>(orders.num_ranks()), 0.0);
+    backwards_.free_s.assign(limits.after_s.begin(), limits.after_s.end());
     const auto n = orders.actions.size();
     const int64_t stages = orders.num_stages();
     rank_.resize(n);
     duration_s_.resize(n);
     transient_bytes_.resize(n);
+    count_.resize(n);
+    backwards_.sign = -1;
     forwards_.delta_bytes.resize(n);
     backwards_.delta_bytes.resize(n);
     rows_.resize(static_cast<size_t>(orders.num_ranks()));
@@ -58,6 +65,7 @@ class Justifier {
         rank_[row] = r;
         duration_s_[row] = costs.of(a, stages);
         transient_bytes_[row] = memory.transient_bytes[at];
+        count_[row] = (a.kind == kForward) - (a.kind == kWeightGrad || a.kind == kBackward);
         forwards_.delta_bytes[row] = memory.delta_bytes[at];
         backwards_.delta_bytes[row] = -memory.delta_bytes[at];
         level_bytes += memory.delta_bytes[at];
@@ -68,16 +76,16 @@ class Justifier {
   }
 
   ReorderedOrders run(int64_t rounds) {
-    double least_s = squeeze(forwards_);
+    double least_s = squeeze(forwards_, backwards_);
     if (!(least_s >= 0)) return {.complete = false};
     std::vector<std::vector<int32_t>> best = rows_;
     for (int64_t round = 0; round < rounds; ++round) {
       for (const Direction* direction : {&backwards_, &forwards_}) {
         for (auto& own : rows_) std::ranges::reverse(own);
-        squeeze(*direction);
+        squeeze(*direction, direction == &forwards_ ? backwards_ : forwards_);
         move_all(*direction);
       }
-      const double found_s = squeeze(forwards_);
+      const double found_s = squeeze(forwards_, backwards_);
       if (!(found_s < least_s * (1 - kSumRounding))) break;
       least_s = found_s;
       best = rows_;
@@ -132,12 +140,13 @@ class Justifier {
     backwards_.outputs = forwards_.inputs;
   }
 
-  // Earliest starts in the orders as they are, and the last end; negative if they deadlock.
-  double squeeze(const Direction& time) {
+  // Earliest starts in the orders as they are, and the last end with what follows it on its rank,
+  // which is what ranks wait for in the other direction; negative if they deadlock.
+  double squeeze(const Direction& time, const Direction& other) {
     const auto n = rank_.size();
     start_s_.assign(n, 0.0);
     end_s_.assign(n, 0.0);
-    std::vector<double> ready_s(n, 0.0), free_s(rows_.size(), 0.0);
+    std::vector<double> ready_s(n, 0.0), free_s = time.free_s;
     std::vector<int32_t> missing(n, 0);
     for (size_t row = 0; row < n; ++row)
       for (const Link& input : time.inputs[row]) missing[row] += input.row != kNone;
@@ -161,11 +170,14 @@ class Justifier {
       }
     }
     if (done < n) return -1.0;
-    return *std::ranges::max_element(free_s);
+    double last_s = 0;
+    for (size_t r = 0; r < free_s.size(); ++r) last_s = std::max(last_s, free_s[r] + other.free_s[r]);
+    return last_s;
   }
 
   void move_all(const Direction& time) {
     gaps_.clear();
+    gaps_.begin_at(time.free_s);
     for (size_t r = 0; r < rows_.size(); ++r)
       for (const int32_t row : rows_[r])
         gaps_.append(static_cast<int64_t>(r), {.row = row,
@@ -173,7 +185,8 @@ class Justifier {
                                                .duration_s = duration_s_[row],
                                                .delta_bytes = time.delta_bytes[row],
                                                .transient_bytes = transient_bytes_[row],
-                                               .level_bytes = time.first_bytes[r]});
+                                               .level_bytes = time.first_bytes[r],
+                                               .delta = time.sign * count_[row]});
     gaps_.close(
         0.0, [&](int32_t row) { return ready_s(time, row); },
         [&](int32_t row, int32_t other) { return is_same_stream(row, other); },
@@ -201,6 +214,7 @@ class Justifier {
   RankGaps gaps_;
   std::vector<int64_t> rank_;  // [n], as all by row of the given orders
   std::vector<double> duration_s_, transient_bytes_;
+  std::vector<int64_t> count_;  // activations begun, or ended if below 0
   std::vector<double> start_s_, end_s_;     // of the pass
   std::vector<std::vector<int32_t>> rows_;  // of each rank, in order of the pass
 };
@@ -213,8 +227,8 @@ bool can_justify(const Orders& orders, const ActionCosts& costs) {
 }
 
 ReorderedOrders justify(const Orders& orders, const ActionCosts& costs, const ActionMemory& memory,
-                        int64_t rounds) {
-  return Justifier(orders, costs, memory).run(rounds);
+                        const JustifyLimits& limits, int64_t rounds) {
+  return Justifier(orders, costs, memory, limits).run(rounds);
 }
 
 }  // namespace trainwright

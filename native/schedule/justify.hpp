@@ -14,6 +14,8 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
+#include <span>
 
 #include "schedule/rank_gaps.hpp"
 #include "schedule/simulate.hpp"
@@ -24,8 +26,15 @@ namespace trainwright {
 // are free of contention.
 bool can_justify(const Orders& orders, const ActionCosts& costs);
 
-// In at most so many pairs of passes. A rank without a limit keeps its peak.
+struct JustifyLimits {
+  // [p] What follows the last action of each rank: the last of these ends is made sooner.
+  std::span<const double> after_s;
+  // Between their forward and the end of their backward; the given order has no more.
+  int64_t most_activations = std::numeric_limits<int64_t>::max();
+};
+
+// In at most so many pairs of passes. A rank without a limit in bytes keeps its peak.
 ReorderedOrders justify(const Orders& orders, const ActionCosts& costs, const ActionMemory& memory,
-                        int64_t rounds);
+                        const JustifyLimits& limits, int64_t rounds);
 
 }  // namespace trainwright

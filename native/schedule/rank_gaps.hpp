@@ -1,5 +1,5 @@
 // The rule by which actions move into earlier idle gaps of their rank, without delaying any other
-// and without a higher memory level than the rank's limit.
+// and without a higher memory level, or more activations, than the rank's limit.
 //
 // Actions are visited by start time. Each looks back over the actions before it, from the nearest
 // on, for the earliest gap that begins after its inputs are there and is long enough; moving it
@@ -13,6 +13,7 @@
 #include <cmath>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <queue>
 #include <utility>
 #include <vector>
@@ -34,21 +35,27 @@ inline std::vector<double> standing_limits(const Orders& orders, const ActionMem
   return limits;
 }
 
-// An action in its place, with the memory level of its rank before it starts.
+// An action in its place, with the memory level of its rank before it starts, and the activations
+// that the rank holds then.
 struct PlacedAction {
   int32_t row;
   double start_s, duration_s;
   double delta_bytes, transient_bytes;
   double level_bytes;
+  int64_t delta = 0, level = 0;
 
   double end_s() const { return start_s + duration_s; }
 };
 
 class RankGaps {
  public:
-  // Limits are by rank, static bytes included.
-  explicit RankGaps(std::vector<double> limit_bytes)
-      : limit_bytes_(std::move(limit_bytes)), ranks_(limit_bytes_.size()) {
+  // Limits in bytes are by rank, static bytes included.
+  explicit RankGaps(std::vector<double> limit_bytes,
+                    int64_t most_activations = std::numeric_limits<int64_t>::max())
+      : limit_bytes_(std::move(limit_bytes)),
+        most_activations_(most_activations),
+        ranks_(limit_bytes_.size()),
+        free_s_(limit_bytes_.size(), 0.0) {
     for (double& limit : limit_bytes_) limit *= 1 + kSumRounding;
   }
 
@@ -56,10 +63,16 @@ class RankGaps {
     for (auto& order : ranks_) order.clear();
   }
 
+  // Before these times [p] no rank begins.
+  void begin_at(const std::vector<double>& free_s) { free_s_ = free_s; }
+
   // After all others of its rank; the level of the first is given, that of others follows.
   void append(int64_t rank, PlacedAction action) {
     auto& order = ranks_[rank];
-    if (!order.empty()) action.level_bytes = order.back().level_bytes + order.back().delta_bytes;
+    if (!order.empty()) {
+      action.level_bytes = order.back().level_bytes + order.back().delta_bytes;
+      action.level = order.back().level + order.back().delta;
+    }
     order.push_back(action);
   }
 
@@ -104,7 +117,7 @@ class RankGaps {
 
  private:
   void note_gap_before(size_t r, size_t position) {
-    const double before_s = position > 0 ? ranks_[r][position - 1].end_s() : 0.0;
+    const double before_s = position > 0 ? ranks_[r][position - 1].end_s() : free_s_[r];
     const double start_s = ranks_[r][position].start_s;
     if (before_s < start_s) latest_gap_end_s_[r] = start_s;
   }
@@ -125,25 +138,34 @@ class RankGaps {
       const double peak =
           later.level_bytes + std::max(later.delta_bytes, 0.0) + later.transient_bytes;
       if (delta > 0 && peak + delta > limit) break;
-      const double gap_start_s = std::max(q > 0 ? order[q - 1].end_s() : 0.0, ready_s);
+      const int64_t count = later.level + std::max<int64_t>(later.delta, 0);
+      if (action.delta > 0 && count + action.delta > most_activations_) break;
+      const double gap_start_s = std::max(q > 0 ? order[q - 1].end_s() : free_s_[r], ready_s);
       const bool fits = gap_start_s + action.duration_s <= later.start_s * (1 + kSumRounding);
       const bool has_room =
           later.level_bytes + std::max(delta, 0.0) + action.transient_bytes <= limit;
       if (fits && has_room) best = q;
     }
-    const double start_s = std::max(best > 0 ? order[best - 1].end_s() : 0.0, ready_s);
+    const double start_s = std::max(best > 0 ? order[best - 1].end_s() : free_s_[r], ready_s);
     const double level_bytes = order[best].level_bytes;
+    const int64_t level = order[best].level;
     const auto first = order.begin();
     std::rotate(first + static_cast<ptrdiff_t>(best), first + static_cast<ptrdiff_t>(from),
                 first + static_cast<ptrdiff_t>(from) + 1);
-    for (size_t q = best + 1; q <= from; ++q) order[q].level_bytes += delta;
+    for (size_t q = best + 1; q <= from; ++q) {
+      order[q].level_bytes += delta;
+      order[q].level += action.delta;
+    }
     order[best].level_bytes = level_bytes;
+    order[best].level = level;
     order[best].start_s = start_s;
     return best;
   }
 
   std::vector<double> limit_bytes_;               // [p], a rounding above
+  int64_t most_activations_;
   std::vector<std::vector<PlacedAction>> ranks_;  // in order
+  std::vector<double> free_s_;                    // [p], when a rank can begin
   std::vector<double> latest_gap_end_s_;          // [p], up to its cursor
 };
 

@@ -1056,6 +1056,8 @@ def justify(
     costs: ActionCosts,
     memory: ActionMemory,
     *,
+    after_s: NDArray[np.float64],
+    most_activations: int,
     rounds: int,
 ) -> ReorderedOrders: ...
 

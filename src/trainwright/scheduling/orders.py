@@ -341,11 +341,20 @@ def reorder(schedule: Schedule, costs: ScheduleCosts, *, window: Window = _ALWAY
 
 
 _ROUNDS = 8  # pairs of passes; two mostly end it
+_UNLIMITED = 2**62
 
 
-def justify(schedule: Schedule, costs: ScheduleCosts) -> Schedule:
+def justify(
+    schedule: Schedule,
+    costs: ScheduleCosts,
+    *,
+    after_s: Floats | None = None,
+    max_activations: int = _UNLIMITED,
+) -> Schedule:
     """Start all actions as late as possible, then as early, where that ends sooner.
 
+    `after_s` [p] follows the last action of each rank; the last of these ends is meant then. No
+    rank holds more than `max_activations`, if it does not already.
     No rank's peak rises, except up to its limit where it has one. Orders with pairs, copies, slices
     or a cut head stay as they are, and so do those whose transfers contend.
     """
@@ -353,6 +362,8 @@ def justify(schedule: Schedule, costs: ScheduleCosts) -> Schedule:
         native_orders(schedule),
         native_costs(costs),
         native_memory(costs.memory),
+        after_s=np.zeros(schedule.num_ranks) if after_s is None else after_s,
+        most_activations=max_activations,
         rounds=_ROUNDS,
     )
     if not found.complete:
