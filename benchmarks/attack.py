@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 ONE_STAGE = ("1f1b", "eager-1f1b", "gpipe", "zb-h1", "zb-h2", "vocab-1", "vocab-2")
 LOOPS = ("interleaved", "depth-first", "breadth-first")
-IN_V = ("zb-v", "v-half", "v-min", "adaptive-v")
+IN_V = ("zb-v", "v-half", "v-min", "v-fit", "adaptive-v")
 LOOPS_SHARE = 1 / 3  # of the questions are of one layout each
 LOOP_DEVICES = 4  # at the least: two ranks with two replicas
 FAMILIES = (*ONE_STAGE, *LOOPS, *IN_V)

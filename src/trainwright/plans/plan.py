@@ -307,7 +307,8 @@ class Plan:
 
     `parallelism` is present where all stages agree on it. With virtual stages, `stages` lists all
     of them, and the schedule says which rank runs which. An `order` that a search found is there
-    where, and only where, the schedule is "searched".
+    where, and only where, the schedule is "searched". `room_bytes` is what a device may hold at its
+    fullest, for a schedule that orders by it; the device's own memory where absent.
     """
 
     stages: tuple[Stage, ...]
@@ -316,6 +317,7 @@ class Plan:
     schedule: str = DEFAULT_SCHEDULE
     parallelism: Parallelism | None = None
     order: SearchedOrder | None = None
+    room_bytes: float | None = None
 
     def __post_init__(self) -> None:
         refuse(self._faults())
@@ -325,6 +327,8 @@ class Plan:
             yield Fault("stages", "must have at least 1 entry, got 0")
         if self.num_microbatches < 1:
             yield Fault("num_microbatches", f"must be >= 1, got {self.num_microbatches}")
+        if self.room_bytes is not None and not 0 < self.room_bytes < math.inf:
+            yield Fault("room_bytes", f"must be finite and > 0, got {self.room_bytes!r}")
         if (self.order is not None) != (self.schedule == SEARCHED):
             wanted = "must come with" if self.order is None else "must be missing without"
             yield Fault("order", f'{wanted} the schedule "{SEARCHED}", got "{self.schedule}"')

@@ -159,7 +159,7 @@ def _of_whole(order: Order, asked: _Asked) -> Schedule | None:
     whole = lengthen(short, costs, num_microbatches=num_microbatches)
     if whole is None:
         whole = _justified(order(num_microbatches), costs, objective, held)
-    return whole if _holds(whole, held) and simulate(whole, costs).fits else None
+    return whole if holds(whole, held) and simulate(whole, costs).fits else None
 
 
 def _best_of_small(orders: Sequence[Order], asked: _Asked) -> Schedule | None:
@@ -222,7 +222,7 @@ def _lengthened(orders: Sequence[Order], asked: _Asked) -> Schedule | None:
     if short is None:
         return None
     longer = lengthen(short, costs, num_microbatches=num_microbatches)
-    if longer is None or not (_holds(longer, held) and simulate(longer, costs).fits):
+    if longer is None or not (holds(longer, held) and simulate(longer, costs).fits):
         return None
     return longer
 
@@ -243,7 +243,7 @@ def _best_of_whole(orders: Sequence[Order], asked: _Asked) -> Schedule | None:
         if objective.of(trial.timeline) <= enough_s and not is_improvable:
             return trial.schedule
         ends = _reorder_ends(trial.schedule, costs)
-        closed = _with_schedule(trial, ends, costs) if _holds(ends, held) else trial
+        closed = _with_schedule(trial, ends, costs) if holds(ends, held) else trial
         if objective.of(closed.timeline) <= enough_s:
             return closed.schedule
         finalists.append(closed)
@@ -251,13 +251,13 @@ def _best_of_whole(orders: Sequence[Order], asked: _Asked) -> Schedule | None:
         improved = sorted(finalists, key=lambda trial: trial.cost(objective))[:_NUM_IMPROVED]
         for trial in improved:
             better = _improved(trial.schedule, costs, rounds=1, objective=objective)
-            if _holds(better, held):
+            if holds(better, held):
                 finalists.append(_with_schedule(trial, better, costs))
     best = min(finalists, key=lambda trial: trial.cost(objective), default=None)
     return None if best is None else best.schedule
 
 
-def _holds(schedule: Schedule, held: Ints) -> bool:
+def holds(schedule: Schedule, held: Ints) -> bool:
     """Whether every rank has so many microbatches of its stages in flight at one instant."""
     for rank, stages in enumerate(schedule.placement.stages_of_rank):
         rows, own = schedule.actions[schedule.rows_of(rank)], held[:, list(stages)]
@@ -283,7 +283,7 @@ def _filled_trials(
         filled = fill_weight_grads(
             trial.order(num_microbatches), costs, tolerated_idle_s=trial.tolerated_idle_s
         )
-        if filled is not None and _holds(filled, held):
+        if filled is not None and holds(filled, held):
             yield _with_schedule(trial, filled, costs)
 
 
@@ -349,7 +349,7 @@ def _justified(
     def cost(timeline: Timeline) -> tuple[float, float]:
         return objective.of(timeline), timeline.span_s + timeline.makespan_s
 
-    is_allowed = held is None or _holds(justified, held)
+    is_allowed = held is None or holds(justified, held)
     is_shorter = cost(simulate(justified, costs)) < cost(timeline)
     return justified if is_allowed and is_shorter else schedule
 

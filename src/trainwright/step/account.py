@@ -18,10 +18,9 @@ from trainwright.cluster.accelerator import Circumstance
 from trainwright.errors import UnsupportedFeature
 from trainwright.plans.configuration import DEFAULT_OVERLAP, NO_OVERHEADS
 from trainwright.plans.prediction import AxisUse, LevelUse
-from trainwright.plans.schedule import ActionKind, ScheduleMemory
 from trainwright.profile import Recompute, TimeKind
 from trainwright.scheduling.simulate import simulate
-from trainwright.step.memory import rank_peaks
+from trainwright.step.memory import memory_of_actions, rank_peaks
 from trainwright.step.pipeline import schedule_of
 from trainwright.step.pools import MixedPlacement, as_run_by
 from trainwright.step.predict import (
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
     from trainwright.plans.configuration import Configuration, MemoryOverheads, Overlap
     from trainwright.plans.lowered import Timeline
     from trainwright.plans.prediction import MixedPrediction, StagePrediction
-    from trainwright.plans.schedule import Schedule
+    from trainwright.plans.schedule import Schedule, ScheduleMemory
     from trainwright.profile import CostTable, Profile
     from trainwright.step.predict import Layout, StepWork
 
@@ -433,13 +432,5 @@ def _memory(work: StepWork, layout: Layout, schedule: Schedule) -> ScheduleMemor
         stage.memory.total_bytes - peak.total_bytes
         for stage, peak in zip(step.stages, peaks, strict=True)
     ]
-    return ScheduleMemory.of(
-        schedule.placement,
-        forward_bytes=kept.until_input_grad + kept.until_weight_grad,
-        input_grad_bytes=-kept.until_input_grad,
-        weight_grad_bytes=-kept.until_weight_grad,
-        head_bytes=0.0 if kept.cut_head is None else kept.cut_head,
-        transient_bytes={ActionKind.I: kept.transient, ActionKind.B: kept.transient},
-        static_bytes=np.array(static),
-        limit_bytes=np.array([place.accelerator.usable_bytes for place in layout.places]),
-    )
+    usable = np.array([place.accelerator.usable_bytes for place in layout.places])
+    return memory_of_actions(schedule.placement, kept, np.array(static), usable)

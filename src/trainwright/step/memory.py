@@ -18,7 +18,7 @@ import numpy as np
 from trainwright._native import _core
 from trainwright.model.config import Activation, Norm
 from trainwright.model.recipe import unusual
-from trainwright.plans.schedule import ActionKind
+from trainwright.plans.schedule import ActionKind, ScheduleMemory
 from trainwright.profile import Recompute
 from trainwright.scheduling.families import family_named
 from trainwright.units import MIB
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from trainwright.model import Recipe, TransformerConfig
     from trainwright.plans.configuration import Configuration
     from trainwright.plans.plan import Parallelism
-    from trainwright.plans.schedule import Schedule
+    from trainwright.plans.schedule import Placement, Schedule
 
     Ints = NDArray[np.int32]
 
@@ -117,10 +117,33 @@ class RankPeak:
     transient_bytes: float
     microbatches_in_flight: int
 
+    @classmethod
+    def of_nothing(cls) -> RankPeak:
+        """Before the first action."""
+        return cls(
+            activation_bytes=0.0, logits_bytes=0.0, transient_bytes=0.0, microbatches_in_flight=0
+        )
+
     @property
     def total_bytes(self) -> float:
         """All that the schedule adds to static memory."""
         return self.activation_bytes + self.logits_bytes + self.transient_bytes
+
+
+def memory_of_actions(
+    placement: Placement, kept: StageActivations, always_bytes: Floats, most_bytes: Floats
+) -> ScheduleMemory:
+    """What actions take and free beside what ranks always hold [p], up to a limit [p]."""
+    return ScheduleMemory.of(
+        placement,
+        forward_bytes=kept.until_input_grad + kept.until_weight_grad,
+        input_grad_bytes=-kept.until_input_grad,
+        weight_grad_bytes=-kept.until_weight_grad,
+        head_bytes=0.0 if kept.cut_head is None else kept.cut_head,
+        transient_bytes={ActionKind.I: kept.transient, ActionKind.B: kept.transient},
+        static_bytes=always_bytes,
+        limit_bytes=most_bytes,
+    )
 
 
 def rank_peaks(schedule: Schedule, stages: StageActivations) -> tuple[RankPeak, ...]:

@@ -20,10 +20,10 @@ import numpy as np
 
 from trainwright._native import _core
 from trainwright.errors import Fault, InvalidInput
-from trainwright.plans.schedule import ActionKind, ScheduleCosts, TransferModel
+from trainwright.plans.schedule import ActionKind, ScheduleCosts, ScheduleMemory, TransferModel
 from trainwright.plans.status import Objective
 from trainwright.scheduling.families import ALIASES, FAMILIES, FamilyRequest, family_named
-from trainwright.scheduling.families.family import Steady
+from trainwright.scheduling.families.family import Steady, without_limits
 from trainwright.scheduling.orders import schedule_of_words
 from trainwright.scheduling.simulate import native_orders
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from trainwright.arrays import Floats
     from trainwright.plans.plan import SearchedOrder
-    from trainwright.plans.schedule import Placement, Schedule, ScheduleMemory
+    from trainwright.plans.schedule import Placement, Schedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +90,7 @@ _TOLERANCE: Final = 1e-12
 class PipelineShape:
     """The orders of a family for p ranks, v chunks each and m microbatches; or that of `order`.
 
+    They keep to `room_bytes` of a device where the family does, to its memory where that is absent.
     Under a family that cuts sequences, microbatches are slices of them, here and in times.
     """
 
@@ -98,6 +99,7 @@ class PipelineShape:
     num_microbatches: int
     virtual_stages: int = 1
     order: SearchedOrder | None = None
+    room_bytes: float | None = None
 
     @property
     def is_timeless(self) -> bool:
@@ -121,12 +123,7 @@ class PipelineShape:
     def with_microbatches(self, count: int) -> PipelineShape:
         """The same with another number of microbatches."""
         assert self.order is None, "an order that was found has its own number of microbatches"
-        return PipelineShape(
-            family=self.family,
-            num_ranks=self.num_ranks,
-            num_microbatches=count,
-            virtual_stages=self.virtual_stages,
-        )
+        return replace(self, num_microbatches=count)
 
     @property
     def request(self) -> FamilyRequest:
@@ -150,7 +147,8 @@ class PipelineTimes:
     take (`ScheduleCosts`). `copy_s` [S] is what copying an activation to the host takes, or back,
     where some wait there. `network_s` [S] is
     what a microbatch waits for the network inside its layers, half of it in its forward, where
-    pairs hide it from each other.
+    pairs hide it from each other. `room` is what ranks may hold, where orders keep to it, and
+    `after_s` [p] then follows the last action of each rank.
     """
 
     forward_s: Floats
@@ -162,18 +160,12 @@ class PipelineTimes:
     barrier_s: float = 0.0
     copy_s: Floats | None = None
     network_s: Floats | None = None
+    room: ScheduleMemory | None = None
+    after_s: Floats | None = None
 
     def without_transfers(self) -> PipelineTimes:
         """The same with free transfers."""
-        return PipelineTimes(
-            forward_s=self.forward_s,
-            input_grad_s=self.input_grad_s,
-            weight_grad_s=self.weight_grad_s,
-            transfer_s=np.zeros_like(self.transfer_s),
-            head_s=self.head_s,
-            copy_s=self.copy_s,
-            network_s=self.network_s,
-        )
+        return replace(self, transfer_s=np.zeros_like(self.transfer_s), blocking=0.0, barrier_s=0.0)
 
     def network_of(self) -> dict[ActionKind, Floats] | None:
         """Seconds that F and the input gradient only communicate, at most all of them."""
@@ -232,8 +224,11 @@ def schedule_of(shape: PipelineShape, times: PipelineTimes) -> Schedule:
         return _searched(shape, shape.order)
     if shape.is_timeless:
         return orders_of(shape)
-    durations = (times.forward_s, times.input_grad_s, times.weight_grad_s, times.transfer_s)
-    return _timed(shape, *(_rounded(each).tobytes() for each in durations))
+    looked_at = [times.forward_s, times.input_grad_s, times.weight_grad_s, times.transfer_s]
+    if (room := times.room) is not None and times.after_s is not None:
+        looked_at += [room.delta_bytes, room.transient_bytes, room.static_bytes, room.limit_bytes]
+        looked_at += [times.after_s]
+    return _timed(shape, *(_rounded(each).tobytes() for each in looked_at))
 
 
 def _searched(shape: PipelineShape, order: SearchedOrder) -> Schedule:
@@ -255,7 +250,12 @@ def _rounded(times_s: Floats) -> Floats:
 # Ends and memory of a step ask for the same order, which takes a while; so may a later search.
 @lru_cache(maxsize=16)
 def _timed(
-    shape: PipelineShape, forward: bytes, input_grad: bytes, weight_grad: bytes, transfer: bytes
+    shape: PipelineShape,
+    forward: bytes,
+    input_grad: bytes,
+    weight_grad: bytes,
+    transfer: bytes,
+    *beside: bytes,
 ) -> Schedule:
     times = PipelineTimes(
         forward_s=np.frombuffer(forward),
@@ -263,9 +263,20 @@ def _timed(
         weight_grad_s=np.frombuffer(weight_grad),
         transfer_s=np.frombuffer(transfer),
     )
-    costs = times.schedule_costs(placement_of(shape))
-    request = replace(shape.request, costs=costs, objective=Objective.MAKESPAN)
-    schedule = family_named(shape.family).generate(request)
+    room, after_s = None, None
+    if beside:
+        delta, transient, static, limit, after_s = map(np.frombuffer, beside)
+        by_action = (len(ActionKind), len(times.forward_s))
+        room = ScheduleMemory(
+            delta_bytes=delta.reshape(by_action),
+            transient_bytes=transient.reshape(by_action),
+            static_bytes=static,
+            limit_bytes=limit,
+        )
+    costs = times.schedule_costs(placement_of(shape), memory=room)
+    request = replace(shape.request, costs=costs, objective=Objective.MAKESPAN, after_s=after_s)
+    family = family_named(shape.family)
+    schedule = family.generate(request) or family.generate(without_limits(request))
     assert schedule is not None, "without limits every family has an order"
     return schedule
 
@@ -434,6 +445,12 @@ def _durations(times: PipelineTimes) -> Floats:
     if times.copy_s is not None:
         duration[ActionKind.O] = duration[ActionKind.L] = times.copy_s
     return duration
+
+
+def keeps_to_room(shape: PipelineShape) -> bool:
+    """Whether orders keep to the bytes of their devices."""
+    known = FAMILIES.get(ALIASES.get(shape.family, shape.family))
+    return shape.order is None and known is not None and known.keeps_to_room
 
 
 def braids(shape: PipelineShape) -> bool:

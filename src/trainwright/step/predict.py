@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 
@@ -54,7 +54,12 @@ from trainwright.profile import ProfilePoint, Recompute, TimeKind
 from trainwright.profile.measured_model import MeasuredModel
 from trainwright.scheduling.families import FAMILIES, family_named
 from trainwright.scheduling.families.one_f_one_b import ONE_F_ONE_B
-from trainwright.step.memory import RankPeak, StageActivations, rank_peaks
+from trainwright.step.memory import (
+    RankPeak,
+    StageActivations,
+    memory_of_actions,
+    rank_peaks,
+)
 from trainwright.step.pipeline import (
     PipelineShape,
     PipelineStage,
@@ -62,9 +67,11 @@ from trainwright.step.pipeline import (
     braids,
     has_cut_head,
     hidden_by_pairs_s,
+    keeps_to_room,
     one_f_one_b_ends_s,
     peak_shape,
     pipeline_ends_s,
+    placement_of,
     schedule_of,
     slices_of,
     uses_host,
@@ -102,6 +109,7 @@ if TYPE_CHECKING:
     from trainwright.plans.configuration import Configuration, MemoryOverheads, Overlap
     from trainwright.plans.plan import Parallelism
     from trainwright.plans.prediction import MixedPrediction
+    from trainwright.plans.schedule import ScheduleMemory
     from trainwright.profile import CostTable, Profile
     from trainwright.profile.measured_model import Trained
 
@@ -271,6 +279,10 @@ def pipeline_times(
     if braids(layout.shape):
         waits = [stage.exposed_s[TimeKind.TENSOR_PARALLEL] for stage in work.stages]
         times = replace(times, network_s=np.array(waits))
+    if keeps_to_room(layout.shape):
+        ranks = range(layout.shape.num_ranks)
+        after_s = [_exposed_s(work, sharing, work.parts_of(rank)) for rank in ranks]
+        times = replace(times, room=_room(work, layout), after_s=np.array(after_s))
     if not work.heads:
         return times
     barriers = family_named(layout.shape.family).head_barriers
@@ -280,6 +292,28 @@ def pipeline_times(
         passes_s.append((forward_s + own.added_forward_s, backward_s + own.added_backward_s))
     of_stage = np.array([passes_s[rank] for rank in work.rank_of_stage]).T
     return replace(times, head_s=(of_stage[0], of_stage[1]), barrier_s=work.heads[0].barrier_s)
+
+
+_BELOW: Final = 1 - 1e-9  # of the room, which prices sum in another order
+
+
+def _room(work: StepWork, layout: Layout) -> ScheduleMemory:
+    """What ranks may hold beside what they always do, with the margins of the overheads."""
+    nothing, kept, always, most = RankPeak.of_nothing(), layout.overheads, [], []
+    for rank, place in enumerate(layout.places):
+        room, chunks = layout.shape.room_bytes, work.parts_of(rank)
+        own = [work.parts[chunk] for chunk in chunks]
+        always.append(_memory(work, own, chunks, layout, rank, nothing).total_bytes)
+        if room is None:
+            room = kept.room_bytes(place.accelerator.usable_bytes) + kept.beside_bytes
+        most.append(max(0.0, _BELOW * room))
+    placement = placement_of(layout.shape)
+    return memory_of_actions(placement, activations_of(work), np.array(always), np.array(most))
+
+
+def _exposed_s(work: StepWork, sharing: Sequence[DataParallelTimes], chunks: list[int]) -> float:
+    """What a rank still exchanges once it has run its last action."""
+    return sum(sharing[chunk].exposed_sync_s for chunk in chunks) + work.tied_of(chunks)
 
 
 def _peaks(work: StepWork, shape: PipelineShape, times: PipelineTimes) -> tuple[RankPeak, ...]:
@@ -322,7 +356,7 @@ def _rank(
             sum(work.transfer_s[chunk] for chunk in chunks if chunk < len(work.transfer_s))
         ),
         gradient_sync_s=sum(s.sync_s for s in shared) + tied_s,
-        exposed_gradient_sync_s=sum(s.exposed_sync_s for s in shared) + tied_s,
+        exposed_gradient_sync_s=_exposed_s(work, sharing, chunks),
         optimizer_s=optimizer_time_s(RankState.of(own), place.replicas, place.accelerator),
         memory=_memory(work, own, chunks, layout, rank, peak),
     )

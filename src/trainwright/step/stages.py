@@ -553,6 +553,7 @@ class Placement:
             num_microbatches=self.plan.num_microbatches // self.data_parallel[0],
             virtual_stages=max(1, stages // p),
             order=self.plan.order,
+            room_bytes=self.plan.room_bytes,
         )
 
     @cached_property

@@ -16,7 +16,7 @@ from trainwright.errors import InvalidInput
 from trainwright.plans.schedule import ScheduleCosts
 from trainwright.plugins import SCHEDULES, plug_in
 from trainwright.scheduling.bounds import limit_below_all, misfit
-from trainwright.scheduling.families.adaptive_v import ADAPTIVE_V, ZB_V, ZB_V_HANDMADE
+from trainwright.scheduling.families.adaptive_v import ADAPTIVE_V, V_FIT, ZB_V, ZB_V_HANDMADE
 from trainwright.scheduling.families.bidirectional import CHIMERA, DUALPIPE, DUALPIPE_V
 from trainwright.scheduling.families.family import Family, FamilyRequest, without_limits
 from trainwright.scheduling.families.grouped_interleaved import GIS, GIS_H
@@ -57,6 +57,7 @@ _FAMILIES = (
     ONE_F_ONE_B_V,
     GIS,
     GIS_H,
+    V_FIT,
     DUALPIPE_V,
     STP,
     WAVE,

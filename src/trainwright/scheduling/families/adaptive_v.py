@@ -23,7 +23,9 @@ from trainwright.scheduling.block import (
     blocks_within,
     repeated_order,
     rewritten_order,
+    timed_block,
     v_min_block,
+    whole_order,
 )
 from trainwright.scheduling.families.family import (
     Family,
@@ -33,16 +35,26 @@ from trainwright.scheduling.families.family import (
     least_held_of,
     least_of,
     limited_costs,
+    promised,
     two_chunks_in_v,
+    without_limits,
 )
-from trainwright.scheduling.families.v_shape import timed_orders
+from trainwright.scheduling.families.v_shape import (
+    V_HALF,
+    half_in_flight,
+    timed_orders,
+    v_half_activations,
+    v_half_order,
+)
 from trainwright.scheduling.families.zero_bubble import SOURCE as PUBLISHED
-from trainwright.scheduling.orders import counted, drop_weight_grads
-from trainwright.scheduling.weight_grads import best_of
+from trainwright.scheduling.orders import counted, drop_weight_grads, justify, lengthen
+from trainwright.scheduling.simulate import simulate
+from trainwright.scheduling.weight_grads import best_of, holds
 
 if TYPE_CHECKING:
-    from trainwright.arrays import Ints
-    from trainwright.plans.schedule import Actions
+    from trainwright.arrays import Floats, Ints
+    from trainwright.plans.schedule import Actions, ScheduleCosts
+    from trainwright.scheduling.block import TimedBlock
     from trainwright.scheduling.weight_grads import Order
 
 # The published order of ZB-V: no bubble for equal times, at the memory of 1F1B (2p half chunks)
@@ -206,4 +218,112 @@ ZB_V = replace(
     searched=Searched.ALWAYS,
     aliases=("v-zb",),
     summary="V of two chunks without a bubble for equal times, in 1F1B's memory",
+)
+
+
+# Within the bytes of the devices
+# -------------------------------
+# Where a path for microbatches exists that every rank repeats without a pause and that fits, little
+# is lost but at the ends. These are made for what follows the last action of each rank: gradients
+# are still exchanged, and of some ranks more than of others. Justified once they are short, and
+# shorter where they are justified again from times that are a little off.
+
+_NO_PAUSE = 1 + 1e-4  # times the work of the busiest rank: the longest period
+_ENDS = (4, 3)  # microbatches per rank of an order whose ends are made by themselves
+_OFF = 0.03  # of all times
+_VISITS = 2_000_000  # of actions, while ends are made shorter
+_TIMES = (20, 0.02)  # how often they are at most, and for each action of the order
+_MORE = 4  # activations that a rank may hold beyond V-Half's, at the ends
+
+
+def v_fit_order(request: FamilyRequest) -> Schedule | None:
+    """No rank pauses in its middle where such an order fits; else that of V-Half, if it fits.
+
+    Either holds what V-Half does, and not much more.
+    """
+    if request.costs is not None and request.max_activations is None and not request.in_slots:
+        found = _without_pauses(request, request.costs)
+        if found is not None:
+            return found
+    half = v_half_order(without_limits(request))
+    assert half is not None, "without limits V-Half has an order"
+    fits = request.costs is None or simulate(half, request.costs).fits
+    few = max(half.peak_activations) <= (request.max_activations or np.inf)
+    return half if fits and few else None
+
+
+def v_fit_activations(num_ranks: int) -> int:
+    """Chunk activations that no rank of V-Fit exceeds."""
+    return min(v_half_activations(num_ranks) + _MORE, max(2 * num_ranks, 4))
+
+
+def _without_pauses(request: FamilyRequest, costs: ScheduleCosts) -> Schedule | None:
+    """None where microbatches are fewer than ranks, or where none holds what V-Half does."""
+    p, m = request.num_ranks, request.num_microbatches
+    block = block_without_pauses(costs) if m >= p else None
+    if block is None:
+        return None
+    after_s = np.zeros(p) if request.after_s is None else request.after_s
+    held = promised(half_in_flight, request)
+    for few in sorted({m, *(n * p for n in _ENDS if n * p < m)}, key=lambda few: few == m):
+        short = shortened_ends(block, costs, few, after_s)
+        whole = lengthen(short, costs, num_microbatches=m) if few < m else short
+        if whole is None or not (simulate(whole, costs).fits and holds(whole, held)):
+            continue
+        if max(whole.peak_activations) <= v_fit_activations(p):
+            return whole
+    return None
+
+
+def shortened_ends(
+    block: TimedBlock, costs: ScheduleCosts, num_microbatches: int, after_s: Floats
+) -> Schedule:
+    """An order of the block whose ends are as short as some effort makes them."""
+    best = _justified(whole_order(block, num_microbatches), costs, after_s)
+    least_s, random = _ended_s(best, costs, after_s), np.random.default_rng(num_microbatches)
+    few, more = _TIMES
+    for _ in range(min(_VISITS // best.num_actions, few + int(more * best.num_actions))):
+        off = 1 + random.normal(0, _OFF, costs.compute_s.shape)
+        moved = _justified(best, replace(costs, compute_s=costs.compute_s * off), after_s)
+        found = _justified(moved, costs, after_s)
+        found_s = _ended_s(found, costs, after_s)
+        if found_s <= least_s:
+            best, least_s = found, found_s
+    return best
+
+
+def _justified(schedule: Schedule, costs: ScheduleCosts, after_s: Floats) -> Schedule:
+    most = v_fit_activations(schedule.num_ranks)
+    return justify(schedule, costs, after_s=after_s, max_activations=most)
+
+
+def _ended_s(schedule: Schedule, costs: ScheduleCosts, after_s: Floats) -> float:
+    """When the last rank is through with what follows its last action."""
+    ends_s = simulate(schedule, costs).end_s[schedule.rank_offsets[1:] - 1]
+    return float((ends_s + after_s).max())
+
+
+def block_without_pauses(costs: ScheduleCosts) -> TimedBlock | None:
+    """What every rank can repeat without a pause within its limits, if that is found."""
+    return timed_block(costs, longest_period_s=_NO_PAUSE * busiest_s(costs), exact=True)
+
+
+def busiest_s(costs: ScheduleCosts) -> float:
+    """Seconds of the rank in V that works longest for a microbatch."""
+    of_stage = costs.duration_s[[ActionKind.F, ActionKind.I, ActionKind.W]].sum(axis=0)
+    return float((of_stage + of_stage[::-1]).max())
+
+
+V_FIT = replace(
+    ADAPTIVE_V,
+    name="v-fit",
+    summary="V of two chunks within the bytes of its devices",
+    order=v_fit_order,
+    searched=Searched.NAMED,
+    warm_up=V_HALF.warm_up,
+    published_in_flight=half_in_flight,
+    least_in_flight=half_in_flight,
+    most_activations=v_fit_activations,
+    keeps_to_room=True,
+    covers=("v-half",),
 )

@@ -42,7 +42,8 @@ class FamilyRequest:
     activations, beside the limits in bytes that `costs` may have. Families that place actions by
     time read `costs` (one second per action where absent) and make `objective` small, by which they
     were published in spans; the others give the same orders whatever things cost. `in_slots` keeps
-    families in V to paths of equal slots, as they were published.
+    families in V to paths of equal slots, as they were published. `after_s` [p] are seconds that
+    follow the last action of each rank, for families that look at them.
     """
 
     num_ranks: int
@@ -54,6 +55,7 @@ class FamilyRequest:
     costs: ScheduleCosts | None = None
     objective: Objective = Objective.SPAN
     in_slots: bool = False
+    after_s: Floats | None = None
 
     def __post_init__(self) -> None:
         names = "num_ranks num_microbatches virtual_stages group num_slices max_activations"
@@ -164,6 +166,11 @@ class Family:
     least_in_flight
         In V, of every order for a request without limits: what each rank holds at one instant for
         each of N, at least. Orders are made to keep this promise.
+    keeps_to_room
+        Whether orders of plans keep to the bytes of their devices and keep that promise, too; and
+        look at what follows the last action of each rank.
+    covers
+        Families all of whose orders it may have: what bounds it bounds them.
     """
 
     name: str
@@ -195,6 +202,8 @@ class Family:
     published_in_flight: InFlight | None = None
     held_at_once: Callable[[Ints], Ints] | None = None
     least_in_flight: InFlight | None = None
+    keeps_to_room: bool = False
+    covers: tuple[str, ...] = ()
 
     @property
     def num_chunks(self) -> int | None:
@@ -305,7 +314,12 @@ def least_held_of(family: Family, request: FamilyRequest) -> Ints | None:
     """What the family promises to hold of each stage, [N, 2p]; None where limits may forbid it."""
     if request.is_limited or family.least_in_flight is None:
         return None
-    near, far = family.least_in_flight(request.num_ranks, request.num_microbatches)
+    return promised(family.least_in_flight, request)
+
+
+def promised(least_in_flight: InFlight, request: FamilyRequest) -> Ints:
+    """The promise of a family in V by stages, [N, 2p]."""
+    near, far = least_in_flight(request.num_ranks, request.num_microbatches)
     held: Ints = np.concatenate((near, far[:, ::-1]), axis=1)
     return held
 

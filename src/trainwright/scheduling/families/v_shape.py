@@ -44,6 +44,7 @@ from trainwright.scheduling.weight_grads import Further, best_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from trainwright.arrays import Ints
     from trainwright.plans.schedule import Placement, Schedule
     from trainwright.scheduling.families.family import FamilyRequest
 
@@ -58,6 +59,11 @@ def v_half_order(request: FamilyRequest) -> Schedule | None:
     """At most `v_half_activations`."""
     p = request.num_ranks
     return _best(request, v_half_block(p), V_HALF, max_activations=v_half_activations(p))
+
+
+def half_in_flight(num_ranks: int, num_microbatches: int) -> tuple[Ints, Ints]:
+    """What every rank of V-Half holds at one instant."""
+    return in_flight(v_half_block(num_ranks), num_microbatches)
 
 
 def v_min_activations(num_ranks: int) -> int:
@@ -153,8 +159,8 @@ V_HALF = replace(
     order=v_half_order,
     warm_up=lambda ranks: (ranks + 1) // 2,
     most_activations=v_half_activations,
-    published_in_flight=lambda p, m: in_flight(v_half_block(p), m),
-    least_in_flight=lambda p, m: in_flight(v_half_block(p), m),
+    published_in_flight=half_in_flight,
+    least_in_flight=half_in_flight,
 )
 
 
