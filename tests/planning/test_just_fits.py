@@ -17,13 +17,15 @@ from family_cases import case, filled_to, step_of
 from random_cases import marked
 from random_spaces import CHAINS, random_question
 from trainwright.execution import Budget
-from trainwright.planning.question.layouts import IN_V, LOOPED
+from trainwright.planning.question.layouts import IN_V, KEEPS_TO_ROOM, LOOPED
 from trainwright.planning.question.question import estimate_profile
 from trainwright.planning.search.search import plan_model
 from trainwright.planning.splits.cuts import finish_chain, finish_loop
 from trainwright.planning.splits.loop import bound_dealt_loops, bound_whole_loops
 from trainwright.planning.splits.types import Effort, bound_every_split
 from trainwright.profile import USUAL_MODES, Recompute
+
+TIMED_V = tuple(family for family in IN_V if family not in KEEPS_TO_ROOM)
 
 
 def drawn(rng, families):
@@ -68,7 +70,7 @@ def finished(question, *, limit_s):
     [
         (LOOPED, (bound_every_split, bound_dealt_loops, bound_whole_loops, finished)),
         (CHAINS, (bound_every_split, finished)),
-        (IN_V, (bound_every_split,)),
+        (TIMED_V, (bound_every_split,)),
     ],
     ids=["loops", "chains", "v"],
 )
@@ -81,6 +83,36 @@ def test_no_bound_is_above_a_plan_that_just_fits(families, bounds, seed):
             for limit_s in (1e9, 1.001 * step_s):
                 found = bounded(question, limit_s=limit_s)
                 assert found is None or found.bound_s <= step_s * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("seed", marked(range(4), slow=range(1, 4)))
+def test_no_bound_is_above_a_plan_that_keeps_to_the_room(seed):
+    """Its order follows from the memory of the device, on random splits and ways to recompute."""
+    rng, fitting = Random(seed), 0
+    (family,) = KEEPS_TO_ROOM
+    for _ in range(40):
+        p = rng.choice((2, 3, 4))
+        blocks = rng.randint(2 * p, 2 * p + 4)
+        asked = case(
+            blocks=blocks,
+            pipeline=p,
+            virtual_stages=2,
+            data=rng.choice((1, 4)),
+            num_microbatches=p * rng.randint(1, 6),
+            zero_stage=rng.randint(0, 1),
+            nodes=4,
+            memory_gib=rng.choice((20, 40, 80)),
+        )
+        layers, costs = asked.profile.structure.layers, asked.profile.costs
+        inner = sorted(rng.sample(range(1, blocks), 2 * p - 1))
+        cuts = (0, *(1 + cut for cut in inner), len(layers))
+        rows = [rng.choice(list(costs.rows_of(layer.layer_class))) for layer in layers]
+        step, fits = step_of(asked, family, cuts, rows)
+        if fits:
+            fitting += 1
+            found = bound_every_split(asked.question(family), limit_s=1e9)
+            assert found.bound_s <= step.step_time_s * (1 + 1e-9)
+    assert fitting >= 10
 
 
 def every_plan(question, monkeypatch):

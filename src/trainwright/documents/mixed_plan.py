@@ -11,7 +11,6 @@ from trainwright.documents.model_plan import (
     PlannedStep,
     answer_keys,
     estimate_words,
-    how_left_open,
     in_named_order,
     known_of_others,
     launch_gaps,
@@ -22,7 +21,7 @@ from trainwright.documents.model_plan import (
     step_keys,
     step_range,
 )
-from trainwright.documents.plan_view import measured_words, memory_assumption
+from trainwright.documents.plan_view import how_left_open, measured_words, memory_assumption
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature, refuse
 from trainwright.options.clusters import refuse_several_pools, resolve_pools, stated_chains
 from trainwright.options.inputs import naming_options

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from trainwright.documents.fit import StepDocument, doubt, figure_fields
 from trainwright.documents.plan_view import (
+    how_left_open,
     measured_words,
     memory_assumption,
     mfu_in_words,
     overlap_in_words,
     state_in_words,
+    status_of,
     to_fit_in_words,
 )
 from trainwright.documents.profile_plan import (
@@ -23,7 +25,7 @@ from trainwright.documents.profile_plan import (
     read_plan,
 )
 from trainwright.documents.reasons import Reasons, remake_reasons
-from trainwright.documents.runs import able_targets, gaps_of, planned_job, range_of
+from trainwright.documents.runs import gaps_of, launchers_of, planned_job, range_of
 from trainwright.errors import Fault, InvalidInput, refuse
 from trainwright.formats.catalog import accelerator, known_layouts
 from trainwright.model import precision_named
@@ -38,6 +40,7 @@ from trainwright.options.question import (
 )
 from trainwright.options.run import without_effect
 from trainwright.options.space import schedule_words
+from trainwright.planning.question.layouts import KEEPS_TO_ROOM
 from trainwright.planning.question.question import (
     Point,
     estimate_profile_of_degrees,
@@ -76,7 +79,7 @@ from trainwright.plans.configuration import (
     Configuration,
     PlanRequest,
 )
-from trainwright.plans.job import unsaid_training, unwritable
+from trainwright.plans.job import unsaid_training
 from trainwright.plans.plan import (
     DEFAULT_SCHEDULE,
     SEARCHED,
@@ -86,7 +89,6 @@ from trainwright.plans.plan import (
 )
 from trainwright.plans.prediction import RankRecord, StagePrediction
 from trainwright.plans.status import (
-    OPTIMAL_TOLERANCE,
     Binding,
     BoundKind,
     Relaxation,
@@ -99,7 +101,7 @@ from trainwright.provenance import RARE
 from trainwright.scheduling.families import family_named
 from trainwright.step.account import tells_repeats, time_by_part_s
 from trainwright.step.stages import Placement, chosen_rows
-from trainwright.units import format_bytes, format_percent_up, format_seconds
+from trainwright.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -251,7 +253,8 @@ class ModelPlanResult(PlannedStep):
     never above the plan's own step. Where layers branch, no plan cut from their order in
     `stages` is faster than `lower_bound_one_order_s`; `lower_bound_s` holds for other orders,
     too. Under the schedule "searched" `order` is what a search found, and `named_step_time_s` the
-    step of the same stages in the order of the family that it began with. Memory of a device of the
+    step of the same stages in the order of the family that it began with. `room_bytes` is what
+    ranks may hold under a schedule that orders by it. Memory of a device of the
     fullest rank is in three figures as in an estimate, by the account of the framework named. If
     its layout is `published`, that says by whom and of which run. Of a plan that no framework runs,
     `launchable` is the fastest one found that some framework does.
@@ -268,6 +271,7 @@ class ModelPlanResult(PlannedStep):
     time_per_sample_s: float | None = None
     bubble_of_makespan: float | None = None
     order: SearchedOrder | None = None
+    room_bytes: float | None = field(default=None, metadata={RARE: True})
     named_step_time_s: float | None = None
     stages: tuple[ModelStageRecord, ...] = ()
     peak_memory_bytes_per_rank: tuple[float, ...] = ()
@@ -283,12 +287,7 @@ class ModelPlanResult(PlannedStep):
         if self.request.model.kind == "profile" or not self.stages:
             return ()
         question = call_of(self.request).question
-        job = planned_job(self, question.config, question.cluster)
-        return tuple(
-            name
-            for name in able_targets(job)
-            if not (*unwritable(job.model, name), *unsaid_training(job.model, job.recipe, name))
-        )
+        return launchers_of(planned_job(self, question.config, question.cluster))
 
 
 # The priced plan of a model, as a document carries it
@@ -313,6 +312,7 @@ def with_plan(
         time_by_part_s=parts_of(question, plan, profile, step),
         bubble_of_makespan=max(0.0, step.bubble_of_makespan),
         order=plan.order,
+        room_bytes=plan.room_bytes,
         named_step_time_s=named_step_s(question, plan, profile),
         stages=_stage_records(plan, profile, step, rank_of_stage(question, plan)),
         ranks=tuple(_ranks(question, plan, step)),
@@ -688,7 +688,7 @@ def plan_model(
         document = replace(
             document,
             warnings=(*document.warnings, *gaps, *doubts),
-            launchable=_launchable(document, question, budget, shelves),
+            launchable=_launchable(document, question, outcome, budget, shelves),
         )
     elif not budget.stopped:  # also where what is missing is too little for a proof
         question = replace(question, cluster=with_host(question.cluster))
@@ -754,7 +754,11 @@ def _refuse_full_host(question: ModelQuestion, best: Priced) -> None:
 
 
 def _launchable(
-    document: ModelPlanResult, question: ModelQuestion, budget: Budget, shelves: Shelves
+    document: ModelPlanResult,
+    question: ModelQuestion,
+    outcome: ModelOutcome,
+    budget: Budget,
+    shelves: Shelves,
 ) -> Launchable | None:
     """What a framework runs in place of a free plan; None where some framework runs that."""
     free = question.allowed.framework is None and not isinstance(question.model, MeasuredModel)
@@ -763,13 +767,21 @@ def _launchable(
     target, _ = framework_for(question)
     if target is None:
         return None
+    step_s: float | None = None
+    # In place of an order that no framework has, the best plan beside it that one runs.
+    for each in outcome.priced[1:] if document.schedule in KEEPS_TO_ROOM else ():
+        other = with_plan(document, question, each.plan, each.profile, each.step)
+        if launchers := other.launched_by():
+            target, step_s = launchers[0], each.step.step_time_s
+            break
     job = planned_job(document, question.config, question.cluster)
     gap = next(iter(gaps_of(job, target)), None)
-    asked = replace(question, allowed=replace(question.allowed, framework=target))
-    found = plan_runnable(
-        asked, budget, num_alternatives=0, is_bounded=False, shelves=shelves
-    ).priced
-    step_s = found[0].step.step_time_s if found else None
+    if step_s is None:
+        asked = replace(question, allowed=replace(question.allowed, framework=target))
+        found = plan_runnable(
+            asked, budget, num_alternatives=0, is_bounded=False, shelves=shelves
+        ).priced
+        step_s = found[0].step.step_time_s if found else None
     return Launchable(
         framework=target,
         reason="" if gap is None else str(gap.fault),
@@ -791,7 +803,7 @@ def launch_gaps(document: PlannedModel, question: ModelQuestion) -> tuple[str, .
 def answer_keys(call: ModelCall, outcome: Outcome[Any], budget: Budget) -> dict[str, Any]:
     """What a document says of a search and its bound, however many pools it was over."""
     return {
-        "status": _status(outcome),
+        "status": status_of(outcome),
         "lower_bound_s": outcome.lower_bound_s,
         "bound_kind": BoundKind.PROVED,
         "interrupted": outcome.interrupted,
@@ -800,38 +812,6 @@ def answer_keys(call: ModelCall, outcome: Outcome[Any], budget: Budget) -> dict[
         "not_reached": outcome.not_reached,
         "request": request_of(call, time_limit_s=budget.time_limit_s),
     }
-
-
-def _status(outcome: Outcome[Any]) -> Status:
-    if not outcome.priced:
-        return Status.INFEASIBLE if outcome.exhausted else Status.UNKNOWN
-    gap = relative_gap(outcome.priced[0].step.step_time_s, outcome.lower_bound_s)
-    return Status.OPTIMAL if gap <= OPTIMAL_TOLERANCE else Status.GAP
-
-
-def how_left_open(call: ModelCall, outcome: Outcome[Any], budget: Budget) -> str | None:
-    """What ended the search or the proof where it leaves a gap, and the option that buys more."""
-    if _status(outcome) is Status.OPTIMAL:
-        return None
-    if budget.interrupted:
-        return "the search was interrupted; the same command without an end may find or prove more"
-    if budget.stopped:
-        limit = format_seconds(budget.time_limit_s or 0.0)
-        return f"the time limit of {limit} ended the search; a longer --time-limit may prove more"
-    if call.per_stage_degrees or outcome.lower_bound_one_order_s is not None:
-        return "no sharper bound is known of this space; more effort does not raise it"
-    if (one := outcome.loosest) is not None:
-        ranks = "1 rank" if one.pipeline == 1 else f"{one.pipeline} ranks"
-        return (
-            f"no sharper bound is known of {one.schedule} on {ranks}, "
-            f"microbatch {one.microbatch_size}; more effort does not raise it"
-        )
-    gap = relative_gap(outcome.priced[0].step.step_time_s, outcome.lower_bound_s)
-    more = f"--effort {_MORE_EFFORT * call.question.effort:g}"
-    return f"the effort ended first; {more} may win or prove up to {format_percent_up(gap)}"
-
-
-_MORE_EFFORT: Final = 4  # times as much is advised
 
 
 def _warnings(call: ModelCall, outcome: ModelOutcome, *, was_stopped: bool) -> Iterator[str]:
@@ -906,6 +886,7 @@ def _plan_in(document: ModelPlanResult, question: ModelQuestion) -> Plan:
         microbatch_size=size,
         schedule=document.schedule or DEFAULT_SCHEDULE,
         order=document.order,
+        room_bytes=document.room_bytes,
         parallelism=_parallelism(document, question),
     )
     if plan.devices_used > question.num_devices:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from trainwright.cluster.accelerator import UNFITTED
 from trainwright.cluster.calibration import POOLED
@@ -59,7 +59,10 @@ if TYPE_CHECKING:
     )
     from trainwright.documents.model_plan import Alternative, Launchable, ModelPlanResult
     from trainwright.documents.view import Line
+    from trainwright.execution import Budget
     from trainwright.model import Precision, Recipe
+    from trainwright.options.question import ModelCall
+    from trainwright.planning.search.search import Outcome
     from trainwright.plans.configuration import MemoryOverheads, Overlap
     from trainwright.plans.plan import Parallelism
     from trainwright.plans.prediction import RankRecord, StageMemory, StagePrediction
@@ -743,3 +746,40 @@ def _graphs_in_words(recipe: Recipe) -> str:
         return "of all passes of a step" * (kind is not type(kind).NONE)
     pool = "their pool serves nothing else; counted from its source, no public run measures it"
     return f"of {modules or 'each block'}, by {kind}; {pool}"
+
+
+# How a search ended
+# ------------------
+
+
+def status_of(outcome: Outcome[Any]) -> Status:
+    """Whether a plan is proved to be the best, or what else a search found."""
+    if not outcome.priced:
+        return Status.INFEASIBLE if outcome.exhausted else Status.UNKNOWN
+    gap = relative_gap(outcome.priced[0].step.step_time_s, outcome.lower_bound_s)
+    return Status.OPTIMAL if gap <= OPTIMAL_TOLERANCE else Status.GAP
+
+
+def how_left_open(call: ModelCall, outcome: Outcome[Any], budget: Budget) -> str | None:
+    """What ended the search or the proof where it leaves a gap, and the option that buys more."""
+    if status_of(outcome) is Status.OPTIMAL:
+        return None
+    if budget.interrupted:
+        return "the search was interrupted; the same command without an end may find or prove more"
+    if budget.stopped:
+        limit = format_seconds(budget.time_limit_s or 0.0)
+        return f"the time limit of {limit} ended the search; a longer --time-limit may prove more"
+    if call.per_stage_degrees or outcome.lower_bound_one_order_s is not None:
+        return "no sharper bound is known of this space; more effort does not raise it"
+    if (one := outcome.loosest) is not None:
+        ranks = "1 rank" if one.pipeline == 1 else f"{one.pipeline} ranks"
+        return (
+            f"no sharper bound is known of {one.schedule} on {ranks}, "
+            f"microbatch {one.microbatch_size}; more effort does not raise it"
+        )
+    gap = relative_gap(outcome.priced[0].step.step_time_s, outcome.lower_bound_s)
+    more = f"--effort {_MORE_EFFORT * call.question.effort:g}"
+    return f"the effort ended first; {more} may win or prove up to {format_percent_up(gap)}"
+
+
+_MORE_EFFORT: Final = 4  # times as much is advised

@@ -27,7 +27,7 @@ from trainwright.plans.configuration import (
     even_blocks,
     own_split,
 )
-from trainwright.plans.job import Job, StagePart
+from trainwright.plans.job import Job, StagePart, unsaid_training, unwritable
 from trainwright.plans.plan import DEFAULT_SCHEDULE, Parallelism
 from trainwright.plans.schedule import FamilyShape
 from trainwright.profile import Recompute
@@ -283,6 +283,15 @@ def _gaps_of(job: Job, demands: Demands, target: str) -> tuple[Gap, ...]:
     if capability_of(target).splits_itself and job.parallelism is not None:
         demands = replace(demands, uneven_stages=not splits_alike(job, target), ends_apart=False)
     return unsupported(demands, target)
+
+
+def launchers_of(job: Job) -> tuple[str, ...]:
+    """The frameworks that run a job as it is, and can be told how it trains."""
+    return tuple(
+        name
+        for name in able_targets(job)
+        if not (*unwritable(job.model, name), *unsaid_training(job.model, job.recipe, name))
+    )
 
 
 def able_targets(job: Job) -> tuple[str, ...]:

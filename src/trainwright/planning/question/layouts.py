@@ -86,6 +86,10 @@ HELD_AT_ONCE: Final[Mapping[str, Callable[[Ints], Ints]]] = {
 CUTS_HEAD: Final = frozenset(family.name for family in _PLANNED if family.head_barriers)
 # Activations wait on the host, so that what a rank holds follows from its order alone.
 ON_HOST: Final = frozenset(family.name for family in _PLANNED if family.host_of is not None)
+# Orders keep to the bytes of their devices.
+KEEPS_TO_ROOM: Final = frozenset(family.name for family in _PLANNED if family.keeps_to_room)
+# Families whose bound is one on others, too.
+COVERS: Final = {family.name: family.covers for family in _PLANNED if family.covers}
 # Pairs of actions hide what each waits for in the network (`planning.bounds.step.Hidden`).
 BRAIDED: Final = frozenset(family.name for family in _PLANNED if family.braids)
 # Sequences are cut into slices, which bounds and splits take for microbatches (`in_slices`).
@@ -488,7 +492,12 @@ def schedules_to_bound(allowed: Allowed, *, cuts_head: bool = True) -> tuple[Sch
         for family in beside
         if family not in searched and (cuts_head or family not in CUTS_HEAD)
     ]
-    chunks_of = {family: _chunks(family, allowed.virtual_stages) for family in families}
+    covered = {name for family in families for name in COVERS.get(family, ())}
+    chunks_of = {
+        family: _chunks(family, allowed.virtual_stages)
+        for family in families
+        if family not in covered
+    }
     return tuple(
         Schedule(family=family, virtual_stages=chunks, from_ranks=searched.get(family, 2))
         for family, chunks in chunks_of.items()

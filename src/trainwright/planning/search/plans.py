@@ -19,11 +19,19 @@ import numpy as np
 from trainwright.costing.estimate import flat_setting
 from trainwright.model import LayerKind
 from trainwright.partitioning.downset_dp import Restrictions, recompute_least, solve, surviving_rows
-from trainwright.planning.question.layouts import CUTS_HEAD, IN_V, ON_HOST, SLICED, WHOLE_BACKWARD
+from trainwright.planning.question.layouts import (
+    CUTS_HEAD,
+    IN_V,
+    KEEPS_TO_ROOM,
+    ON_HOST,
+    SLICED,
+    WHOLE_BACKWARD,
+)
 from trainwright.planning.question.question import (
     Point,
     estimate_profile,
     missing_of_plan,
+    room_bytes,
     room_of_candidate,
     room_of_devices,
     run_of_plan,
@@ -36,6 +44,7 @@ from trainwright.planning.splits.vee_cuts import (
     fastest_in_rooms,
     fastest_plan,
     fastest_with_less_room,
+    fastest_without_pauses,
     is_small,
 )
 from trainwright.plans import Plan, Stage
@@ -47,7 +56,7 @@ from trainwright.profile.measured_model import MeasuredModel
 from trainwright.scheduling.families import family_named
 from trainwright.step import zero
 from trainwright.step.account import host_activations, on_the_host
-from trainwright.step.figures import start_bytes
+from trainwright.step.figures import num_groups, start_bytes
 from trainwright.step.pipeline import PipelineShape, slices_of
 from trainwright.step.predict import predict_step, with_communication
 from trainwright.step.stages import group_replicas
@@ -522,6 +531,20 @@ def least_step_s(step: StepPrediction, device: Accelerator) -> float:
     return step.pipeline_s + device.step_overhead_s
 
 
+def price_without_pauses(
+    question: ModelQuestion,
+    candidate: Candidate,
+    profile: Profile,
+    splits: Iterable[CutsAndRows],
+    *,
+    limit_s: float,
+) -> Priced | None:
+    """The fastest plan of splits like these whose ranks need not pause (`vee_cuts`), if any."""
+    tries = split_tries(question, candidate, profile)
+    plan = fastest_without_pauses(tries, splits, limit_s=limit_s).plan
+    return None if plan is None else _priced(question, candidate, profile, plan, in_full=False)
+
+
 def price_cuts(
     question: ModelQuestion, candidate: Candidate, profile: Profile, split: CutsAndRows
 ) -> Priced | None:
@@ -530,8 +553,17 @@ def price_cuts(
     return _priced(question, candidate, profile, plan)
 
 
+_BELOW_ROOM: Final = 1 - 1e-9  # sums of floats may round
+
+
 def _plan(question: ModelQuestion, candidate: Candidate, stages: Iterator[Stage]) -> Plan:
+    room = None
+    if candidate.schedule in KEEPS_TO_ROOM:
+        groups = num_groups(candidate.degrees)
+        room = room_bytes(question, groups=groups) + question.overheads.beside_bytes
+        room = max(1.0, _BELOW_ROOM * room)
     return Plan(
+        room_bytes=room,
         stages=tuple(stages),
         num_microbatches=question.workload.global_batch // candidate.microbatch_size,
         microbatch_size=candidate.microbatch_size,

@@ -19,8 +19,10 @@ from trainwright.execution import Progress
 from trainwright.execution.best_first import BestFirst
 from trainwright.planning.question.layouts import (
     CHAIN,
+    COVERS,
     CUTS_HEAD,
     IN_V,
+    KEEPS_TO_ROOM,
     LOOPED,
     ON_HOST,
     schedules_of,
@@ -37,6 +39,7 @@ from trainwright.planning.search.plans import (
     of_kinds,
     plan_kind,
     price_cuts,
+    price_without_pauses,
     priced_in_full,
     split_tries,
     splits_itself,
@@ -710,13 +713,29 @@ def _soonest_in_v(search: ModelSearch) -> list[Candidate]:
 
 
 def _priced_uneven(search: ModelSearch, candidate: Candidate) -> bool:
-    """Whether a candidate in V has a better plan than the best: with the splits of its bounds."""
-    if candidate.schedule not in search.frontier.families.intersection(IN_V):
+    """Whether a candidate in V has a better plan than the best: with the splits of its bounds.
+
+    So have families that its own covers. Of one that keeps to the room of its devices, such splits
+    are recomputed until no rank needs to pause.
+    """
+    if candidate.schedule not in IN_V:
         return False
-    best_s, limit_s = search.best_s, search.step_to_beat_s(candidate)
-    split = search.answers.find(best_uneven_v_split, candidate, limit_s=limit_s)
-    if split.cuts:
-        search.price_within(limit_s, candidate, split, may_tighten=False)
+    best_s, splits = search.best_s, []
+    for family in (candidate.schedule, *COVERS.get(candidate.schedule, ())):
+        one = replace(candidate, schedule=family)
+        limit_s = search.step_to_beat_s(one)
+        split = search.answers.find(best_uneven_v_split, one, limit_s=limit_s)
+        if not split.cuts:
+            continue
+        splits += [(split.cuts, split.chosen), *split.others]
+        if family in search.frontier.families:
+            search.price_within(limit_s, one, split, may_tighten=False)
+    if candidate.schedule in KEEPS_TO_ROOM:
+        shelf, limit_s = search.shelf, search.step_to_beat_s(candidate)
+        profile = shelf.profile(candidate.point)
+        found = price_without_pauses(shelf.question, candidate, profile, splits, limit_s=limit_s)
+        if found is not None:
+            search.keep(found)
     return search.best_s < best_s
 
 

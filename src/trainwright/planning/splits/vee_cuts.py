@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from itertools import pairwise, product
+from itertools import pairwise, permutations, product
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import numpy as np
@@ -31,11 +31,22 @@ from trainwright.planning.splits.vee import (
     only_stages,
     rows_of,
 )
+from trainwright.plans.schedule import ActionKind
+from trainwright.scheduling.block import whole_order
+from trainwright.scheduling.families.adaptive_v import block_without_pauses, busiest_s
+from trainwright.scheduling.orders import justify
+from trainwright.scheduling.simulate import simulate
 from trainwright.step import zero
-from trainwright.step.predict import simulated_step, work_of_plan
+from trainwright.step.pipeline import placement_of
+from trainwright.step.predict import (
+    pipeline_times,
+    sharing_times,
+    simulated_step,
+    work_of_plan,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -43,7 +54,9 @@ if TYPE_CHECKING:
     from trainwright.planning.splits.chain import CutsAndRows
     from trainwright.planning.splits.types import SplitQuestion
     from trainwright.plans import Plan
-    from trainwright.profile import Profile
+    from trainwright.plans.schedule import ScheduleCosts
+    from trainwright.profile import CostTable, Profile
+    from trainwright.step.predict import Layout, StepWork
 
     Bools = NDArray[np.bool_]
     Cuts = tuple[int, ...]
@@ -277,15 +290,18 @@ class SplitTries:
 
     def floor_s(self, split: CutsAndRows) -> float:
         """No order of the split steps faster."""
+        return least_step_of_v_s(*self.work_of(split))
+
+    def work_of(self, split: CutsAndRows) -> tuple[StepWork, Layout]:
+        """What the split's stages do, and where."""
         asked = self.question
-        work, layout = work_of_plan(
+        return work_of_plan(
             self.plan_of(split),
             self.profile,
             asked.cluster,
             overlap=asked.settings.overlap,
             overheads=asked.overheads,
         )
-        return least_step_of_v_s(work, layout)
 
 
 def fastest_with_less_room(
@@ -480,6 +496,192 @@ def _rungs(most: float, stride: int) -> Iterator[float]:
     while number > 0:
         yield math.exp(number * step)
         number -= 1
+
+
+# Splits whose ranks need not pause, recomputed until they fit
+# ------------------------------------------------------------
+# Under a family that keeps to the room of its devices little is lost where a path for microbatches
+# exists that every rank repeats without a pause (`block_without_pauses`). One takes milliseconds to
+# find. Whether there is one hangs on how layers are shared between the chunks of ranks: where all
+# ranks share alike and transfers take time, what fits between the actions of one rank is a little
+# too long for the next, so that it helps where some rank now and then shares in another way. And it
+# hangs on memory: a path that needs more than there is tells which rank lacks most, and that one
+# recomputes more, until a path fits.
+
+_LACKING: Final = (0.003, 0.01, 0.03, 0.1)  # of a device: what it might have more
+_MENDED: Final = 2  # times the ranks: how often some rank recomputes more
+_PERIODS: Final = (2, 4)  # ranks from one that shares in another way to the next, at first
+_FIRST: Final = (1 / 7, 1 / 3)  # of the ranks: where these begin, at first
+_WAYS: Final = 24  # of sharing that are tried of a split
+_ORDERED: Final = 1  # splits of which an order is made
+_LONG: Final = 3  # microbatches per rank that show how an order ends
+
+
+def fastest_without_pauses(
+    tries: SplitTries, splits: Iterable[CutsAndRows], *, limit_s: float
+) -> Tried:
+    """The fastest plan of these cuts and of such as share otherwise, recomputed anew."""
+    classes = [layer.layer_class for layer in tries.profile.structure.layers]
+    found: dict[Cuts, tuple[float, CutsAndRows] | None] = {}
+    for cuts, _ in splits:
+        _share_otherwise(tries, cuts, classes, found, limit_s=limit_s)
+    best = sorted(each for each in found.values() if each is not None)[:_ORDERED]
+    return tries.fastest([split for _, split in best], limit_s)
+
+
+class _Shares(NamedTuple):
+    """Odd layers near or far, but for every so many ranks from one on."""
+
+    more_near: bool
+    period: int
+    first: int
+
+
+def _share_otherwise(
+    tries: SplitTries,
+    cuts: Cuts,
+    classes: Sequence[int],
+    found: dict[Cuts, tuple[float, CutsAndRows] | None],
+    *,
+    limit_s: float,
+) -> None:
+    """Try some ways to share, then the neighbours of the best, as long as one is better."""
+    p = len(cuts) // 2
+    known: dict[_Shares, float] = {}
+
+    def step_s(shares: _Shares | None) -> float:
+        own = cuts if shares is None else _shared(cuts, classes, shares)
+        if own is None or len(known) >= _WAYS:
+            return math.inf
+        if own not in found:
+            found[own] = _mended(tries, own, limit_s=limit_s)
+        mended = found[own]
+        return math.inf if mended is None else mended[0]
+
+    step_s(None)
+    for more_near, period, share in product((False, True), _PERIODS, _FIRST):
+        shares = _Shares(more_near, period, math.ceil(share * p))
+        known[shares] = step_s(shares)
+    while math.isfinite(least_s := min(known.values())) and len(known) < _WAYS:
+        near, period, first = min(known, key=known.__getitem__)
+        ways = ((period, first + 1), (period, first - 1), (period + 1, first), (period - 1, first))
+        for way in (_Shares(near, *each) for each in ways):
+            if way not in known and way.period > 1 and way.first > 0:
+                known[way] = step_s(way)
+        if min(known.values()) >= least_s:
+            break
+
+
+def _shared(cuts: Cuts, classes: Sequence[int], shares: _Shares) -> Cuts | None:
+    """Ranks with layers of the commonest class alone share them so; None where that cannot be."""
+    sizes, p = np.diff(cuts), len(cuts) // 2
+    common = max(set(classes), key=classes.count)
+    own = [{*classes[first:after]} for first, after in pairwise(cuts)]
+    ranks, both = np.arange(p), sizes[:p] + sizes[: p - 1 : -1]
+    movable = np.array([own[r] | own[2 * p - 1 - r] == {common} for r in range(p)])
+    other = (ranks >= shares.first) & ((ranks - shares.first) % shares.period == 0)
+    near = np.where(movable, (both + (other != shares.more_near)) // 2, sizes[:p])
+    far = both - near
+    if min(near.min(), far.min()) < 1:
+        return None
+    return (0, *np.cumsum(np.concatenate((near, far[::-1]))).tolist())
+
+
+def _mended(tries: SplitTries, cuts: Cuts, *, limit_s: float) -> tuple[float, CutsAndRows] | None:
+    """How long a step takes about, and how layers run; None where it is too long or not found."""
+    costs = tries.profile.costs
+    classes = [layer.layer_class for layer in tries.profile.structure.layers]
+    rows = np.zeros((len(cuts) - 1, costs.num_rows), dtype=np.int64)
+    fastest = [min(costs.rows_of(one), key=costs.duration_s.__getitem__) for one in classes]
+    for stage, (first, after) in enumerate(pairwise(cuts)):
+        np.add.at(rows[stage], fastest[first:after], 1)
+    more = len(_LACKING)
+    for _ in range(_MENDED * (len(cuts) // 2) + 1):
+        split = cuts, tuple(map(tuple, rows.tolist()))
+        work, layout = tries.work_of(split)
+        times = pipeline_times(work, sharing_times(work, layout), layout)
+        assert times.room is not None and times.after_s is not None, "the family keeps to the room"
+        whole = times.schedule_costs(placement_of(layout.shape), memory=times.room)
+        m, p = layout.shape.num_microbatches, layout.shape.num_ranks
+        period_s, few = busiest_s(whole), min(m, _LONG * p)
+        if m * period_s + float(times.after_s.min()) >= limit_s or m < p:
+            return None
+        block = block_without_pauses(whole)
+        if block is not None:
+            short = justify(whole_order(block, few), whole, after_s=times.after_s)
+            ends_s = simulate(short, whole).end_s[short.rank_offsets[1:] - 1] + times.after_s
+            return float(ends_s.max()) + (m - few) * period_s, split
+        lacking = _lacking(whole, few, most=more)
+        if lacking is None or not _recompute_more(rows, costs, *lacking[:3]):
+            return None
+        more = lacking.more
+    return None
+
+
+class _Lacking(NamedTuple):
+    """A rank that lacks bytes, and what both of its stages hold when it is fullest, [2, 2].
+
+    Microbatches before their input gradient and before their weight gradient.
+    """
+
+    rank: int
+    bytes: float
+    alive: NDArray[np.int64]
+    more: int
+
+
+def _lacking(costs: ScheduleCosts, num_microbatches: int, *, most: int) -> _Lacking | None:
+    """The rank that lacks most under a path that only fits with more; None without one.
+
+    The path of the least of `_LACKING` that lets one fit, of the first `most` of them.
+    """
+    memory, block = costs.memory, None
+    while most:
+        roomier = replace(memory, limit_bytes=memory.limit_bytes * (1 + _LACKING[most - 1]))
+        found = block_without_pauses(replace(costs, memory=roomier))
+        if found is None:
+            break
+        block, most = found, most - 1
+    if block is None:
+        return None
+    order = whole_order(block, num_microbatches)
+    over = simulate(order, costs).peak_bytes - memory.limit_bytes
+    rank = int(over.argmax())
+    rows = order.actions[order.rows_of(rank)]
+    kinds, stages = rows[:, 0], rows[:, 1]
+    deltas = memory.delta_bytes[kinds, stages]
+    held = np.cumsum(deltas) - np.minimum(deltas, 0.0) + memory.transient_bytes[kinds, stages]
+    until = slice(0, int(held.argmax()) + 1)
+
+    def alive(stage: int) -> list[int]:
+        own = kinds[until][stages[until] == stage]
+        begun = int((own == ActionKind.F).sum())
+        return [begun - int((own == kind).sum()) for kind in (ActionKind.I, ActionKind.W)]
+
+    near, far = rank, order.placement.num_stages - 1 - rank
+    held_then = np.array([alive(near), alive(far)])
+    return _Lacking(rank, float(over[rank]), held_then, min(most + 2, len(_LACKING)))
+
+
+def _recompute_more(
+    rows: NDArray[np.int64], costs: CostTable, rank: int, lacking: float, alive: NDArray[np.int64]
+) -> bool:
+    """Let one more layer of the rank keep less: the shortest by what it frees of what lacks."""
+    kept = np.stack((costs.saved_until_input_grad_bytes, costs.saved_until_weight_grad_bytes))
+    ways = []
+    for stage, held in zip((rank, len(rows) - 1 - rank), alive, strict=True):
+        for number in range(costs.num_classes):
+            for now, then in permutations(costs.rows_of(number), 2):
+                freed = float(held @ (kept[:, now] - kept[:, then]))
+                longer_s = float(costs.duration_s[then] - costs.duration_s[now])
+                if rows[stage, now] and freed > 0 and longer_s >= 0:
+                    ways.append((longer_s / min(freed, lacking), stage, now, then))
+    if not ways:
+        return False
+    _, stage, now, then = min(ways)
+    rows[stage, now] -= 1
+    rows[stage, then] += 1
+    return True
 
 
 # Whose uneven splits in V are worth a look, once the search of the certified space is over
