@@ -122,10 +122,9 @@ void bind_schedule_passes(nb::module_& module) {
           throw std::invalid_argument("every rank has a time after its last action");
         if (!trainwright::can_justify(given, times))
           return ReorderedOrders{.actions = {given.actions.begin(), given.actions.end()}};
-        return trainwright::justify(given, times, memory.view(),
-                                   {.after_s = span_of(after_s),
-                                    .most_activations = most_activations},
-                                   rounds);
+        return trainwright::justify(
+            given, times, memory.view(),
+            {.after_s = span_of(after_s), .most_activations = most_activations}, rounds);
       },
       nb::arg("orders"), nb::arg("costs"), nb::arg("memory"), nb::kw_only(), nb::arg("after_s"),
       nb::arg("most_activations"), nb::arg("rounds"));

@@ -171,7 +171,8 @@ class Justifier {
     }
     if (done < n) return -1.0;
     double last_s = 0;
-    for (size_t r = 0; r < free_s.size(); ++r) last_s = std::max(last_s, free_s[r] + other.free_s[r]);
+    for (size_t r = 0; r < free_s.size(); ++r)
+      last_s = std::max(last_s, free_s[r] + other.free_s[r]);
     return last_s;
   }
 
@@ -214,7 +215,7 @@ class Justifier {
   RankGaps gaps_;
   std::vector<int64_t> rank_;  // [n], as all by row of the given orders
   std::vector<double> duration_s_, transient_bytes_;
-  std::vector<int64_t> count_;  // activations begun, or ended if below 0
+  std::vector<int64_t> count_;              // activations begun, or ended if below 0
   std::vector<double> start_s_, end_s_;     // of the pass
   std::vector<std::vector<int32_t>> rows_;  // of each rank, in order of the pass
 };

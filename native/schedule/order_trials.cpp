@@ -175,8 +175,7 @@ OrderTrials::Trial OrderTrials::justified(const Trial& trial, int64_t rounds) co
   const std::vector<double> peaks = peak_bytes(orders, memory_);
   if (!held_.empty()) memory.limit_bytes = peaks;  // limits are counts, activations differ in bytes
   const std::vector<double> nothing(static_cast<size_t>(orders.num_ranks()));
-  ReorderedOrders found = justify(orders, costs_, memory,
-                                  {.after_s = nothing}, rounds);
+  ReorderedOrders found = justify(orders, costs_, memory, {.after_s = nothing}, rounds);
   if (!found.complete) throw std::logic_error("orders must run without deadlock");
   if (!holds(view(found.actions, trial.rank_offsets))) return trial;
   return timed(std::move(found.actions), trial.rank_offsets);

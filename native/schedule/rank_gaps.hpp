@@ -162,7 +162,7 @@ class RankGaps {
     return best;
   }
 
-  std::vector<double> limit_bytes_;               // [p], a rounding above
+  std::vector<double> limit_bytes_;  // [p], a rounding above
   int64_t most_activations_;
   std::vector<std::vector<PlacedAction>> ranks_;  // in order
   std::vector<double> free_s_;                    // [p], when a rank can begin
