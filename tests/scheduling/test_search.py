@@ -185,6 +185,19 @@ def test_short_steps_are_searched_for_orders_that_repeat_on_top(monkeypatch):
     assert outcome.value_s <= without.value_s
 
 
+def check_found(question, candidate, schedule, once):
+    """There is an order where one microbatch at a time fits; it is legal and takes no longer."""
+    one_fits = candidate.fits(simulate(once, candidate.costs))
+    assert (schedule is not None) == one_fits
+    if schedule is not None:
+        validate(schedule)
+        timeline = simulate(schedule, candidate.costs)
+        assert candidate.fits(timeline)
+        if candidate.costs.transfer_model is TransferModel.FREE:
+            alone = simulate(once, candidate.costs)
+            assert question.objective.of(timeline) <= question.objective.of(alone) * (1 + 1e-9)
+
+
 @cases(40)
 @given(questions(), st.integers(3, 9))
 def test_orders_that_repeat_are_legal_and_within_limits(question, num_microbatches):
@@ -197,15 +210,7 @@ def test_orders_that_repeat_are_legal_and_within_limits(question, num_microbatch
         fused=candidate.fused,
         recomputed=candidate.recomputed,
     )
-    one_fits = candidate.fits(simulate(once, candidate.costs))
-    assert (schedule is not None) == one_fits
-    if schedule is not None:
-        validate(schedule)
-        timeline = simulate(schedule, candidate.costs)
-        assert candidate.fits(timeline)
-        if candidate.costs.transfer_model is TransferModel.FREE:
-            alone = simulate(once, candidate.costs)
-            assert question.objective.of(timeline) <= question.objective.of(alone) * (1 + 1e-9)
+    check_found(question, candidate, schedule, once)
 
 
 @cases(40)
@@ -216,15 +221,7 @@ def test_heated_orders_are_legal_within_limits_and_no_longer_than_they_began(que
     modes = {"fused": candidate.fused, "recomputed": candidate.recomputed}
     once = one_at_a_time(candidate.placement, m, **modes)
     schedule = searched_by(_core.search_heated, question, 20_000, [once])
-    one_fits = candidate.fits(simulate(once, candidate.costs))
-    assert (schedule is not None) == one_fits
-    if schedule is not None:
-        validate(schedule)
-        timeline = simulate(schedule, candidate.costs)
-        assert candidate.fits(timeline)
-        if candidate.costs.transfer_model is TransferModel.FREE:
-            alone = simulate(once, candidate.costs)
-            assert question.objective.of(timeline) <= question.objective.of(alone) * (1 + 1e-9)
+    check_found(question, candidate, schedule, once)
 
 
 def test_small_open_orders_in_other_shapes_are_heated_on_top(monkeypatch):

@@ -66,7 +66,6 @@ def job_of(document: Jobbed) -> Job:
 def stamp_of(document: Jobbed) -> Stamp:
     """Who writes, and the hash of what the document decides: same plan, same hash."""
     if isinstance(document, PlannedStep):
-        room = getattr(document, "room_bytes", None)
         decided = {
             "model": document.request.model.sha256,
             "workload": encode(document.request.workload),
@@ -74,7 +73,7 @@ def stamp_of(document: Jobbed) -> Stamp:
             "parallelism": encode(document.parallelism) if document.parallelism else {},
             "schedule": document.schedule,
             **({} if document.order is None else {"order": encode(document.order)}),
-            **({} if room is None else {"room_bytes": room}),
+            **({} if document.room_bytes is None else {"room_bytes": document.room_bytes}),
             "micro_batch": document.micro_batch,
             "stages": [[list(stage.layers), stage.options] for stage in document.stages],
             **_placed(document),

@@ -221,6 +221,7 @@ class MixedPlanResult(PlannedStep):
     binding: MixedBinding | None = None
     order: SearchedOrder | None = field(default=None, metadata={RARE: True})
     named_step_time_s: float | None = field(default=None, metadata={RARE: True})
+    room_bytes: ClassVar[None] = None
     host_bytes_per_rank: tuple[float, ...] = field(default=(), metadata={RARE: True})
     alternatives: tuple[MixedAlternative, ...] = ()
 

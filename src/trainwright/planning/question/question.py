@@ -790,6 +790,11 @@ def room_bytes(question: ModelQuestion, *, groups: int) -> float:
     return min(left_bytes, account_bytes(question, groups=groups) - kept.beside_bytes)
 
 
+def room_of_peak(question: ModelQuestion, degrees: Parallelism) -> float:
+    """What the peak of a plan of these degrees may reach, all that a device holds in it."""
+    return room_bytes(question, groups=num_groups(degrees)) + question.overheads.beside_bytes
+
+
 def left_bytes(question: ModelQuestion, plan: Plan, peak_bytes: float) -> float:
     """What a rank of the plan with that peak leaves free of a device; at least 0 where it fits."""
     left = question.cluster.accelerator.usable_bytes - question.overheads.needed_bytes(peak_bytes)

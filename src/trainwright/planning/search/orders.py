@@ -39,8 +39,8 @@ from trainwright.planning.question.question import (
     microbatch_sizes,
     missing_of_plan,
     node_degrees,
-    room_bytes,
     room_of_devices,
+    room_of_peak,
 )
 from trainwright.planning.search.framework import plan_runnable
 from trainwright.planning.search.frontier import least_of_any_order_s
@@ -69,7 +69,6 @@ from trainwright.scheduling.candidates import Backward, SearchQuestion
 from trainwright.scheduling.orders import words_of
 from trainwright.scheduling.search import search_schedule
 from trainwright.step.account import timeline_of
-from trainwright.step.figures import num_groups
 from trainwright.step.pools import mixed_works
 from trainwright.step.predict import predict_step, work_of_plan
 
@@ -312,7 +311,7 @@ def _start(question: ModelQuestion, priced: Priced) -> _Start[Priced]:
         overlap=question.settings.overlap,
         overheads=overheads,
     )
-    rooms = [_room_bytes(question, priced.plan)] * layout.shape.num_ranks
+    rooms = [room_of_peak(question, priced.candidate.degrees)] * layout.shape.num_ranks
     return _Start(priced=priced, **_asked(work, layout, priced.step, rooms))
 
 
@@ -327,14 +326,11 @@ def _start_on_pools(shelf: MixedShelf, priced: MixedPriced) -> _Start[MixedPrice
         overheads=question.overheads,
     )[number]
     chain = priced.step.chains[number]
-    rooms = [_room_bytes(shelf.alone(pool), priced.plan) for pool in chain.pools]
+    rooms = [
+        room_of_peak(shelf.alone(pool), priced.plan.parallelism or Parallelism())
+        for pool in chain.pools
+    ]
     return _Start(priced=priced, **_asked(work, layout, chain.step, rooms))
-
-
-def _room_bytes(question: ModelQuestion, plan: Plan) -> float:
-    """What the peak of a device may reach."""
-    groups = num_groups(plan.parallelism or Parallelism())
-    return room_bytes(question, groups=groups) + question.overheads.beside_bytes
 
 
 def _asked(

@@ -31,9 +31,9 @@ from trainwright.planning.question.question import (
     Point,
     estimate_profile,
     missing_of_plan,
-    room_bytes,
     room_of_candidate,
     room_of_devices,
+    room_of_peak,
     run_of_plan,
 )
 from trainwright.planning.splits.chain import Site, fastest_ways
@@ -56,7 +56,7 @@ from trainwright.profile.measured_model import MeasuredModel
 from trainwright.scheduling.families import family_named
 from trainwright.step import zero
 from trainwright.step.account import host_activations, on_the_host
-from trainwright.step.figures import num_groups, start_bytes
+from trainwright.step.figures import start_bytes
 from trainwright.step.pipeline import PipelineShape, slices_of
 from trainwright.step.predict import predict_step, with_communication
 from trainwright.step.stages import group_replicas
@@ -553,15 +553,10 @@ def price_cuts(
     return _priced(question, candidate, profile, plan)
 
 
-_BELOW_ROOM: Final = 1 - 1e-9  # sums of floats may round
-
-
 def _plan(question: ModelQuestion, candidate: Candidate, stages: Iterator[Stage]) -> Plan:
     room = None
     if candidate.schedule in KEEPS_TO_ROOM:
-        groups = num_groups(candidate.degrees)
-        room = room_bytes(question, groups=groups) + question.overheads.beside_bytes
-        room = max(1.0, _BELOW_ROOM * room)
+        room = max(1.0, room_of_peak(question, candidate.degrees))
     return Plan(
         room_bytes=room,
         stages=tuple(stages),

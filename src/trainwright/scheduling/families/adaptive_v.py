@@ -254,7 +254,7 @@ def v_fit_order(request: FamilyRequest) -> Schedule | None:
 
 def v_fit_activations(num_ranks: int) -> int:
     """Chunk activations that no rank of V-Fit exceeds."""
-    return min(v_half_activations(num_ranks) + _MORE, max(2 * num_ranks, 4))
+    return min(v_half_activations(num_ranks) + _MORE, 2 * num_ranks)
 
 
 def _without_pauses(request: FamilyRequest, costs: ScheduleCosts) -> Schedule | None:
