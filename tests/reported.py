@@ -12,7 +12,6 @@ import trainwright
 from small_placements import chain_file
 from trainwright.documents.difference import WhatIfResult
 from trainwright.documents.improvement import ImprovementResult
-from trainwright.documents.mixed_plan import MixedPlanResult
 from trainwright.documents.model_estimate import ModelEstimateResult
 from trainwright.documents.model_plan import ModelPlanResult
 from trainwright.documents.model_summary import ModelSummary
@@ -142,11 +141,11 @@ def what_if() -> WhatIfResult:
 
 
 @cache
-def mixed_plan(layout: str = "across") -> MixedPlanResult:
+def mixed_plan(layout: str = "across") -> ModelPlanResult:
     """Stages on two kinds of devices, or replicas on each."""
     pipeline, data = {"across": (2, 8), "beside": (1, 16)}[layout]
     document = planned(
-        MixedPlanResult,
+        ModelPlanResult,
         "llama2-7b",
         cluster=EXAMPLES / "old-and-new.toml",
         global_batch=64,

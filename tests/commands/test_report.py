@@ -39,7 +39,7 @@ KINDS = {
     "codesign": reported.codesign,
     "placement": reported.placement,
     "schedule": reported.schedule,
-    "mixed-plan": reported.mixed_plan,
+    "model-plan on pools": reported.mixed_plan,
     "whatif": reported.what_if,
     "improvement": reported.improvement,
     "validation": reported.validation,
@@ -56,7 +56,8 @@ SECTIONS = {
     "codesign": "summary chip plan front why utilisation chips provenance reproduce",
     "placement": "summary plan why provenance reproduce",
     "schedule": "summary schedule why plan provenance reproduce",
-    "mixed-plan": "summary schedule why groups plan ranks alternatives provenance reproduce",
+    "model-plan on pools": "summary schedule why groups plan ranks alternatives provenance "
+    "reproduce",
     "whatif": "comparison schedule summary-1 why-1 plan-1 ranks-1 network-1 alternatives-1 "
     "provenance-1 reproduce-1 summary-2 why-2 plan-2 ranks-2 network-2 alternatives-2 "
     "provenance-2 reproduce-2",

@@ -204,8 +204,8 @@ def test_an_unknown_kind_is_refused_with_all_that_have_a_page(tmp_path):
 def test_the_command_of_a_plan_on_two_kinds_reads_its_cluster_from_the_document():
     command = command_of(reported.mixed_plan())
     assert "--nodes" not in command.words
-    assert command.words[3:5] == ("--cluster", "mixed-plan.json")
-    assert "mixed-plan.json is this document" in command.note
+    assert command.words[3:5] == ("--cluster", "model-plan.json")
+    assert "model-plan.json is this document" in command.note
 
 
 @pytest.mark.parametrize("software", ["trl", "trl with deepspeed"])

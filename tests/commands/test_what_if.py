@@ -141,9 +141,7 @@ def test_only_plans_of_models_are_asked_again(path):
     with pytest.raises(InvalidInput, match=r'kind: must be "model-plan", .* got "plan"'):
         trainwright.what_if(plan, memory="80GiB")
     plan.save(path)
-    with pytest.raises(
-        InvalidInput, match='kind: must be one of "model-plan", "mixed-plan", got "plan"'
-    ):
+    with pytest.raises(InvalidInput, match='kind: must be "model-plan", got "plan"'):
         trainwright.what_if(path, memory="80GiB")
 
 
@@ -190,7 +188,7 @@ class TestOnSeveralPools:
         free = trainwright.plan("llama2-7b", **OLD_AND_NEW, pp="1..2")
         report = trainwright.what_if(free, pool=self.A100, devices=0)
         before, after = report.document.before, report.document.after
-        assert (before.kind, after.kind) == ("mixed-plan", "model-plan")
+        assert (before.on_pools, after.on_pools) == (True, False)
         assert after.request.num_devices == 8
         assert after.lower_bound_s >= before.lower_bound_s * (1 - 1e-9)
         (gone,) = (

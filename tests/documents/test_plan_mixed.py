@@ -19,15 +19,15 @@ from trainwright.commands.plan import plan
 from trainwright.commands.sweep import sweep
 from trainwright.commands.verify import verify
 from trainwright.documents.explanation import reasons, recommended_plan, with_reasons
-from trainwright.documents.mixed_plan import MixedPlanResult, planned_mixed, priced_parts
-from trainwright.documents.model_plan import ModelPlanResult, launch_gaps
+from trainwright.documents.model_plan import ModelPlanResult
+from trainwright.documents.model_search import launch_gaps, planned_on_pools, priced_parts
 from trainwright.documents.open import Result, load_explained_document, recheck
 from trainwright.documents.reasons import changes_of
-from trainwright.documents.registry import schema_of
 from trainwright.documents.sweep import on_more_devices
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.execution import Budget
 from trainwright.formats import catalog
+from trainwright.formats.document_json import encode
 from trainwright.options.clusters import calibrated, without_host
 from trainwright.planning.reasons.why import moves_on_pools
 from trainwright.plans.prediction import RankRecord
@@ -51,9 +51,9 @@ def planned(**options: object) -> Result:
     return plan("llama3-8b", cluster=two_kinds(), **(NARROW | options))  # type: ignore[arg-type]
 
 
-def document(**options: object) -> MixedPlanResult:
+def document(**options: object) -> ModelPlanResult:
     found = planned(**options).document
-    assert isinstance(found, MixedPlanResult)
+    assert found.on_pools
     return found
 
 
@@ -113,15 +113,16 @@ def test_where_the_step_of_every_rank_goes_adds_up_to_the_step(degrees: dict[str
         assert waits_s <= step_s - after_s - rank.busy * step_s + 1e-9
 
 
-def test_ranks_have_one_schema_on_one_pool_and_on_several() -> None:
-    schemas = [schema_of(kind) for kind in ("model-plan", "mixed-plan")]
-    ranks = [schema["$defs"]["Rank"] for schema in schemas]
-    assert ranks[0] == ranks[1]
-    assert {"forward_s", "memory", "chain", "pool", "busy", "margin_bytes"} <= {
-        *ranks[0]["required"]
-    }
+def test_one_pool_and_several_have_one_document() -> None:
     alone = plan("llama3-8b", cluster="dgx-h100", **NARROW).document  # type: ignore[arg-type]
-    assert isinstance(alone, ModelPlanResult)
+    one, several = encode(alone), encode(document())
+    assert one["kind"] == several["kind"] == "model-plan"
+    assert not alone.on_pools
+    assert several.keys() - one.keys() == {"fits", "layout", "groups", "pipeline_s", "binding"}
+    assert {*one["ranks"][0]} == {*several["ranks"][0]}
+    assert {*several["stages"][0]} - {*one["stages"][0]} == {"replicas"}
+    assert {*one["stages"][0]} - {*several["stages"][0]} == {"options"}
+    assert {*one["request"]} >= {*several["request"]}
     for rank in alone.ranks:
         assert rank.count == alone.parallelism.data  # type: ignore[union-attr]
         assert rank.count * rank.num_microbatches == NARROW["global_batch"]
@@ -159,7 +160,7 @@ def test_what_binds_names_the_group() -> None:
 def test_a_kind_too_small_for_its_stages_is_left_out() -> None:
     cluster = with_memory(two_kinds(), A100, 1.0)
     found = plan("llama3-8b", cluster=cluster, **NARROW).document  # type: ignore[arg-type]
-    assert isinstance(found, MixedPlanResult)
+    assert found.on_pools
     assert found.layout == "alone"
     assert [group.devices_used for group in found.groups] == [0, 8]
 
@@ -318,7 +319,7 @@ def test_a_change_is_what_plan_prices_under_its_option() -> None:
 
 def test_every_neighbour_holds_all_layers_and_microbatches() -> None:
     for degrees in ({"pp": 2, "dp": 4}, {"pp": 1, "dp": 8}):
-        shelf, plan_found = planned_mixed(document(**degrees))
+        shelf, plan_found = planned_on_pools(document(**degrees))
         layers = sorted(layer for stage in plan_found.stages for layer in stage.layers)
         moves = list(moves_on_pools(shelf, plan_found))
         assert len({options for _, options, _ in moves}) == len(moves)
@@ -363,7 +364,7 @@ def test_three_kinds_are_used_in_the_best_order() -> None:
     joint = replace(ETHERNET, size=3)
     three = replace(two, pools=(*two.pools, third), joint=joint)
     found = plan("llama3-8b", cluster=three, top=19, **NARROW).document  # type: ignore[arg-type]
-    assert isinstance(found, MixedPlanResult)
+    assert found.on_pools
     assert {rank.pool for rank in found.ranks} == {0, 1, 2}
     assert (found.step_time_s or 0) < (document().step_time_s or 0)
     assert [other.slowdown for other in found.alternatives] == sorted(
@@ -375,21 +376,21 @@ def test_three_kinds_are_used_in_the_best_order() -> None:
 def test_experts_stay_inside_one_kind() -> None:
     narrow = NARROW | {"tp": 1, "recompute": "none,full"}
     found = plan("mixtral-8x7b", cluster=two_kinds(2), **narrow).document  # type: ignore[arg-type]
-    assert isinstance(found, MixedPlanResult)
+    assert found.on_pools
     assert found.fits
     assert found.parallelism is not None
     if found.layout == "beside":
         assert found.parallelism.expert == 1
 
 
-def stated(found: MixedPlanResult) -> dict[str, object]:
+def stated(found: ModelPlanResult) -> dict[str, object]:
     """The layout of a plan, as options of `estimate` state it."""
     degrees = found.parallelism
     assert degrees is not None
     chains: dict[int, list[RankRecord]] = {}
     for rank in found.ranks:
         chains.setdefault(rank.chain, []).append(rank)
-    modes = {option for stage in found.stages for option in stage.options.values()}
+    modes = {option for stage in found.stages for option in stage.first_options.values()}
     return {
         "global_batch": NARROW["global_batch"],
         "sequence": NARROW["sequence"],
@@ -428,10 +429,10 @@ def test_an_estimate_of_a_plans_layout_has_the_figures_of_the_plan(
     options: dict[str, object],
 ) -> None:
     found = plan("llama3-8b", cluster=two_kinds(), **(NARROW | options)).document  # type: ignore[arg-type]
-    assert isinstance(found, MixedPlanResult)
+    assert found.on_pools
     same = {name: own for name, own in options.items() if name in ("offload", "memory", "sequence")}
     priced = estimate("llama3-8b", cluster=two_kinds(), **(stated(found) | same)).document  # type: ignore[arg-type]
-    assert isinstance(priced, MixedPlanResult)
+    assert priced.on_pools
     assert [stage.layers for stage in priced.stages] == [stage.layers for stage in found.stages]
     assert priced.layout == found.layout
     figures = ("step_time_s", "step_time_low_s", "step_time_high_s", "pipeline_s", "optimizer_s")
@@ -457,8 +458,8 @@ def test_memory_and_nodes_are_those_of_every_pool_as_its_file_would_say() -> Non
     degrees = NARROW | {"pp": 2, "dp": 8}
     asked = plan("llama3-8b", cluster=two_kinds(), nodes=4, memory="60GiB", **degrees).document  # type: ignore[arg-type]
     said = plan("llama3-8b", cluster=two_kinds(2).with_memory(60.0 * 2**30), **degrees).document  # type: ignore[arg-type]
-    assert isinstance(asked, MixedPlanResult)
-    assert isinstance(said, MixedPlanResult)
+    assert asked.on_pools
+    assert said.on_pools
     assert asked == replace(said, search_s=asked.search_s)
     assert {group.num_devices for group in asked.groups} == {16}
     assert max(group.memory_limit_bytes for group in asked.groups) < 60 * 2**30
@@ -481,8 +482,8 @@ def test_each_pool_has_the_constants_that_a_calibration_has_of_its_device(tmp_pa
         halves[name].write_text(f"{table}gemm_max = {gemm[name]}\n")
     path.write_text("".join(each.read_text() for each in halves.values()))
     found = plan("llama3-8b", cluster=two_kinds(), calibration=path, pp=2, **NARROW).document  # type: ignore[arg-type]
-    assert isinstance(found, MixedPlanResult)
-    pools = planned_mixed(found)[0].cluster.pools
+    assert found.on_pools
+    pools = planned_on_pools(found)[0].cluster.pools
     assert {pool.accelerator.name: pool.accelerator.efficiency.gemm.max for pool in pools} == gemm
     for at, pool in enumerate(pools):
         alone = calibrated(two_kinds().alone(at), halves[pool.accelerator.name])
@@ -593,7 +594,7 @@ def test_a_jobs_own_file_is_priced_on_several_pools(tmp_path: Path) -> None:
     path = tmp_path / "job.args"
     path.write_text(f"{text} --swiglu --disable-bias-linear --normalization RMSNorm")
     found = estimate(source=("megatron", path), cluster=two_kinds(), pool="1,0").document
-    assert isinstance(found, MixedPlanResult)
+    assert found.on_pools
     assert found.parallelism is not None
     assert (found.parallelism.tensor, found.parallelism.pipeline, found.micro_batch) == (2, 2, 1)
     assert [rank.pool for rank in found.ranks] == [H100, A100]
@@ -610,12 +611,12 @@ def test_a_recipe_and_what_hides_are_of_all_pools(tmp_path: Path) -> None:
     options = NARROW | {"pp": 2, "dp": 4} | trained
     report = plan("llama3-8b", cluster=two_kinds(), **options)  # type: ignore[arg-type]
     found, usual = report.document, document(pp=2, dp=4)
-    assert isinstance(found, MixedPlanResult)
+    assert found.on_pools
     assert found.request.recipe is not None
     assert found.ranks[0].memory.by_class["optimizer"] < usual.ranks[0].memory.by_class["optimizer"]
     assert found.exposed_gradient_sync_s != usual.exposed_gradient_sync_s
     priced = estimate("llama3-8b", cluster=two_kinds(), **stated(found), **trained).document  # type: ignore[arg-type]
-    assert isinstance(priced, MixedPlanResult)
+    assert priced.on_pools
     assert priced.step_time_s == pytest.approx(found.step_time_s, rel=1e-12)
     assert priced.ranks[0].margin_bytes == pytest.approx(found.ranks[0].margin_bytes, rel=1e-12)
     report.save(tmp_path / "plan.json")
@@ -639,10 +640,10 @@ def test_each_row_of_a_sweep_over_several_pools_is_their_plan_in_proportion(
         own = cluster.with_devices(row.devices)
         assert [pool.num_devices for pool in own.pools] == [row.devices // 2] * 2
         alone = plan("llama3-8b", cluster=own, **NARROW).document  # type: ignore[arg-type]
-        assert isinstance(alone, MixedPlanResult)
+        assert alone.on_pools
         assert (row.step_time_s, row.lower_bound_s) == (alone.step_time_s, alone.lower_bound_s)
         assert (row.layout, row.peak_memory_bytes) == (alone.layout, alone.peak_memory_bytes)
-    assert isinstance(found.best_plan, MixedPlanResult)
+    assert found.best_plan.on_pools
     assert found.best_plan.devices_used == found.rows[found.best or 0].devices_used
     report.save(path := tmp_path / "sweep.json")
     assert load_explained_document(path) == found
@@ -666,9 +667,9 @@ def test_a_sweep_halves_several_pools_down_to_their_least_share_of_nodes() -> No
 def test_a_plan_of_a_smaller_row_stands_in_on_pools_of_more_devices() -> None:
     few = document(pp=2, dp=4)
     more = plan("llama3-8b", cluster=two_kinds(2), **NARROW, pp=2, dp=4).document  # type: ignore[arg-type]
-    assert isinstance(more, MixedPlanResult)
+    assert more.on_pools
     found = on_more_devices(few, more)
-    assert isinstance(found, MixedPlanResult)
+    assert found.on_pools
     assert [group.num_devices for group in found.groups] == [16, 16]
     assert [group.devices_used for group in found.groups] == [8, 8]
     assert found.step_time_s == pytest.approx(few.step_time_s)
@@ -695,7 +696,7 @@ def test_clusters_of_one_pool_and_of_several_are_rows_of_one_sweep() -> None:
     found = sweep("llama3-8b", sweep=clusters, **NARROW).document  # type: ignore[arg-type]
     assert [row.devices for row in found.rows] == [16, 8]
     assert [row.layout for row in found.rows] == [document().layout, None]
-    assert isinstance(found.best_plan, ModelPlanResult)
+    assert not found.best_plan.on_pools
 
 
 @pytest.mark.parametrize(
@@ -713,7 +714,7 @@ def test_a_plan_for_a_framework_runs_alike_on_all_pools_and_is_exported(
 ) -> None:
     result = planned(framework=framework, **options)
     found = result.document
-    assert isinstance(found, MixedPlanResult)
+    assert found.on_pools
     assert found.layout in ("across", "beside")
     assert len({rank.num_microbatches for rank in found.ranks}) == 1
     assert all(
@@ -736,7 +737,7 @@ def test_improve_keeps_to_what_the_framework_of_the_plan_launches() -> None:
     assert found.changes
     for change in found.changes:
         changed = recommended_plan(replace(found, recommended=change))
-        assert not launch_gaps(changed, planned_mixed(changed)[0].question)
+        assert not launch_gaps(changed, planned_on_pools(changed)[0].question)
         assert "zb-h" not in change.options
     assert found.planned is None or found.planned.request.space.framework == "megatron"
     with pytest.raises(InvalidInput, match=r"^framework: must be megatron, .* --framework trl"):

@@ -20,7 +20,7 @@ DOCUMENTS = {
     "placement": (reported.placement,),
     "codesign": (reported.codesign,),
     "schedule": (reported.schedule,),
-    "mixed-plan": (reported.mixed_plan,),
+    "model-plan on pools": (reported.mixed_plan,),
     "what-if": (reported.what_if,),
     "improvement": (reported.improvement,),
     "validation": (reported.validation,),

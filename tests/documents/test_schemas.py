@@ -62,7 +62,7 @@ DOCUMENTS = (
         pytest.param(kind, make, marks=pytest.mark.slow)
         for kind, make in (
             ("model-sweep", reported.model_sweep),
-            ("mixed-plan", reported.mixed_plan),
+            ("model-plan", reported.mixed_plan),
             ("placement", reported.placement),
             ("whatif", reported.what_if),
             ("improvement", reported.improvement),

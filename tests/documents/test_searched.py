@@ -12,8 +12,7 @@ import trainwright
 from exhaustive import holds
 from mixed_clusters import two_kinds
 from trainwright.commands.verify import verify
-from trainwright.documents.mixed_plan import MixedPlanResult
-from trainwright.documents.model_plan import planned
+from trainwright.documents.model_plan import ModelPlanResult, planned
 from trainwright.documents.open import load_document, load_explained_document, recheck
 from trainwright.errors import InvalidInput, TrainwrightError, UnsupportedFeature
 from trainwright.execution import Budget
@@ -288,7 +287,7 @@ def test_an_order_of_stages_on_several_pools_is_read_again_and_verified(tmp_path
         **asked,  # type: ignore[arg-type]
     )
     found = report.document
-    assert isinstance(found, MixedPlanResult)
+    assert isinstance(found, ModelPlanResult)
     assert (found.layout, found.schedule) == ("across", "searched")
     assert found.order is not None
     assert found.lower_bound_s <= found.step_time_s < found.named_step_time_s

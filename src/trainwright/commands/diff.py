@@ -18,9 +18,8 @@ from trainwright.documents.difference import (
     WhatIfResult,
     cluster_facts,
 )
-from trainwright.documents.mixed_plan import MixedPlanResult
 from trainwright.documents.model_estimate import ModelEstimateResult
-from trainwright.documents.model_plan import ModelPlanResult, PlannedStep
+from trainwright.documents.model_plan import ModelPlanResult
 from trainwright.documents.open import load_any_document
 from trainwright.documents.placement import PlacedStageRecord, PlacementResult
 from trainwright.documents.plan_view import devices_by_pool, order_in_words
@@ -41,7 +40,6 @@ from trainwright.units import TimeUnit, without_noise
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from trainwright.documents.mixed_plan import MixedStageRecord
     from trainwright.documents.model_plan import ModelStageRecord
     from trainwright.documents.open import AnyDocument, Priced
     from trainwright.documents.profile_plan import StageRecord
@@ -49,7 +47,7 @@ if TYPE_CHECKING:
     from trainwright.plans.configuration import MemoryOverheads, Overlap
     from trainwright.plans.plan import Embedded, Parallelism
 
-    AnyStage: TypeAlias = StageRecord | ModelStageRecord | MixedStageRecord | PlacedStageRecord
+    AnyStage: TypeAlias = StageRecord | ModelStageRecord | PlacedStageRecord
     Compared: TypeAlias = Priced | PlacementResult
 
 
@@ -126,7 +124,7 @@ def _objective(document: Compared) -> str:
     """What the document's time is about: a step, a batch, or a microbatch at steady state."""
     if isinstance(document, PlacementResult):
         return "time_per_batch_s"
-    return "step_time_s" if isinstance(document, PlannedStep) else "time_per_sample_s"
+    return "step_time_s" if isinstance(document, ModelPlanResult) else "time_per_sample_s"
 
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Change]:
@@ -177,7 +175,7 @@ def _plain(value: Any) -> Any:
 def _result_facts(document: Compared) -> dict[str, Any]:
     names = ("status", "fits", "devices_used", "num_stages", "gap", _objective(document))
     facts = {name: getattr(document, name, None) for name in names}
-    if isinstance(document, PlannedStep):
+    if isinstance(document, ModelPlanResult):
         facts = {**facts, **run_facts(document), "order": order_in_words(document)}
         if document.groups:
             facts |= {"use_of_pools": document.layout, "devices_by_pool": devices_by_pool(document)}
@@ -226,7 +224,7 @@ _KERNELS: Final = (
     "vocabulary_multiple",
     "recompute_modules",
 )
-Run: TypeAlias = ModelPlanResult | MixedPlanResult | ModelEstimateResult
+Run: TypeAlias = ModelPlanResult | ModelEstimateResult
 
 
 def run_difference(before: object, after: object) -> Difference:
@@ -267,7 +265,7 @@ def _shared_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iter
 
 def is_run(document: object) -> TypeGuard[Run]:
     """Whether a document is about one run of a model."""
-    return isinstance(document, (PlannedStep, ModelEstimateResult))
+    return isinstance(document, (ModelPlanResult, ModelEstimateResult))
 
 
 def asked_facts(document: Run) -> dict[str, Any]:
@@ -277,7 +275,7 @@ def asked_facts(document: Run) -> dict[str, Any]:
         "model": request.model.name,
         "cluster": request.cluster.name if request.cluster else None,
     }
-    if isinstance(document, PlannedStep):
+    if isinstance(document, ModelPlanResult):
         workload = document.request.workload
         if workload is not None:
             facts["global_batch"] = workload.global_batch
@@ -308,7 +306,7 @@ def run_facts(document: Run) -> dict[str, Any]:
 
 
 def _layout_of(document: Run) -> dict[str, Any]:
-    if isinstance(document, PlannedStep):
+    if isinstance(document, ModelPlanResult):
         recomputed = sum(stage.num_recomputed for stage in document.stages)
         return {
             **layout_facts(document.parallelism),
@@ -330,7 +328,7 @@ def _split_of(document: Run) -> dict[str, Any]:
     """Blocks of each virtual stage in pipeline order, where the document has stages."""
     from trainwright.documents.jobs import block_modes
 
-    if isinstance(document, PlannedStep) and not document.stages:
+    if isinstance(document, ModelPlanResult) and not document.stages:
         return {}
     return {"blocks_per_stage": [len(modes) for modes in block_modes(document)]}
 
@@ -339,7 +337,7 @@ def _recompute_of(document: Run) -> dict[str, Any]:
     """What the blocks of each virtual stage recompute, however the document says so."""
     from trainwright.documents.jobs import block_modes
 
-    if isinstance(document, PlannedStep) and not document.stages:
+    if isinstance(document, ModelPlanResult) and not document.stages:
         return {}
     return {"recompute_per_stage": [_recompute_words(modes) for modes in block_modes(document)]}
 
@@ -354,7 +352,7 @@ def _recompute_words(modes: Sequence[Recompute]) -> str:
 
 def _price_of(document: Run) -> dict[str, Any]:
     facts: dict[str, Any]
-    if isinstance(document, PlannedStep):
+    if isinstance(document, ModelPlanResult):
         facts = {"peak_memory_bytes": document.peak_memory_bytes}
         parts_s = document.time_by_part_s
     else:

@@ -55,8 +55,8 @@ from trainwright.units import format_bytes
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from trainwright.documents.mixed_plan import MixedPlanResult
     from trainwright.documents.model_estimate import ModelEstimateResult
+    from trainwright.documents.model_plan import ModelPlanResult
     from trainwright.frameworks.read_job import StatedJob
     from trainwright.options.inputs import ProfileInput
     from trainwright.plans.plan import Stage
@@ -74,7 +74,7 @@ def estimate(
     *,
     source: tuple[str | None, str | Path] | None = None,
     **options: Any,
-) -> Report[EstimateResult] | Report[ModelEstimateResult] | Report[MixedPlanResult]:
+) -> Report[EstimateResult] | Report[ModelEstimateResult] | Report[ModelPlanResult]:
     """Price a run of a model or profile on `cluster`, or a `plan` (a document) of a profile.
 
     `source` names a framework (`frameworks.jobs.FORMATS`; None: its content says) and a file of an
@@ -119,7 +119,7 @@ def estimate(
         if failure is not None or snapshot is not None:
             problem = "how a run ended is compared with an estimate on one pool"
             raise InvalidInput.of("from", problem)
-        from trainwright.documents.mixed_plan import estimate_on_pools
+        from trainwright.documents.model_search import estimate_on_pools
 
         asked = {**options, "cluster": whole}
         if job is not None and options.get("calibration") is None:

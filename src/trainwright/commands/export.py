@@ -17,10 +17,9 @@ from trainwright.documents.jobs import (
     timelines_of,
     with_orders,
 )
-from trainwright.documents.model_plan import PlannedStep
+from trainwright.documents.model_plan import ModelPlanResult
 from trainwright.documents.open import load_explained_document
 from trainwright.documents.printing import Report
-from trainwright.documents.registry import PLANS
 from trainwright.documents.runs import gaps_of, model_and_cluster
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.formats.atomic_file import check_folder, file_bytes, write_folder
@@ -36,10 +35,10 @@ if TYPE_CHECKING:
 
     from trainwright.documents.jobs import Jobbed, Nearest
     from trainwright.documents.model_estimate import ModelEstimateResult
-    from trainwright.documents.open import PlannedModel
+    from trainwright.documents.model_plan import ModelPlanResult
     from trainwright.plans.job import ExportBundle, Job, Stamp
 
-    Exportable: TypeAlias = str | Path | Report[Any] | PlannedModel | ModelEstimateResult
+    Exportable: TypeAlias = str | Path | Report[Any] | ModelPlanResult | ModelEstimateResult
 
 
 def export(
@@ -84,7 +83,7 @@ def export(
                 "allow-nearest: what would replace the plan is priced on one pool only",
                 alternative=f"plan each pool alone with --framework {target}",
             )
-        order = found.order if isinstance(found, PlannedStep) else None
+        order = found.order if isinstance(found, ModelPlanResult) else None
         family = None if order is None else order.family
         job, nearest = nearest_job(job, target, cluster, _layout(found), family=family)
     stamp = stamp_of(found)
@@ -121,7 +120,7 @@ def _opened(document: Exportable) -> Jobbed:
     opened: Any = load_explained_document(found) if isinstance(found, (str, Path)) else found
     opened = _meant(opened)
     kind = getattr(opened, "kind", type(opened).__name__)
-    if kind not in (*PLANS, "model-estimate"):
+    if kind not in ("model-plan", "model-estimate"):
         wanted = (
             "must be a plan or an estimate of a model, or an improvement, what-if or sweep of it"
         )

@@ -72,7 +72,7 @@ if TYPE_CHECKING:
 
     from trainwright.cluster import Cluster
     from trainwright.documents.improvement import ImprovementResult, PricedPlan
-    from trainwright.documents.mixed_plan import MixedPlanResult
+    from trainwright.documents.model_plan import ModelPlanResult
     from trainwright.execution import Budget
     from trainwright.frameworks.jobs.edit import JobText
     from trainwright.frameworks.read_job import StatedJob
@@ -182,14 +182,14 @@ def improve(
     return Improved(replace(answer, warnings=said), difference=shown)
 
 
-def _on_pools(found: Any) -> MixedPlanResult | None:
+def _on_pools(found: Any) -> ModelPlanResult | None:
     """The plan on several pools that a document is, or whose improvement it is."""
     plan = found.plan if found.kind == "improvement" else found
-    return plan if plan is not None and plan.kind == "mixed-plan" else None
+    return plan if plan is not None and plan.kind == "model-plan" and plan.on_pools else None
 
 
 def _improved_on_pools(
-    document: MixedPlanResult, framework: str | None, patch: str | Path | None, budget: Budget
+    document: ModelPlanResult, framework: str | None, patch: str | Path | None, budget: Budget
 ) -> ImprovementResult:
     """Raises `InvalidInput` for what is about one pool, or where the document holds no plan."""
     from trainwright.documents.explanation import improved_on_pools

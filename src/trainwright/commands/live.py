@@ -108,7 +108,7 @@ class ClusterChoice:
 
 def answer(question: Question, budget: Budget) -> Result:
     """The best plan; raises `InvalidInput` with every fault of the question."""
-    from trainwright.documents.model_plan import plan_model
+    from trainwright.documents.model_search import plan_on_cluster
     from trainwright.options.question import model_call
     from trainwright.options.table import read
 
@@ -125,7 +125,7 @@ def answer(question: Question, budget: Budget) -> Result:
         **question.options,
     }
     call = model_call(given, read("plan", asked))
-    return Result(plan_model(call, budget, warnings=given.warnings))
+    return Result(plan_on_cluster(call, budget, warnings=given.warnings))
 
 
 def explained(found: Result, budget: Budget) -> Result:

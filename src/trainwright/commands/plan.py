@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from trainwright.commands.sweep import SweepReport
-    from trainwright.documents.mixed_plan import MixedPlanResult
     from trainwright.documents.model_plan import ModelPlanResult
     from trainwright.execution import Budget
     from trainwright.execution.executor import Executor
@@ -113,9 +112,9 @@ def plan(
 
 def _plan_with(
     executor: Executor, call: ModelCall, budget: Budget, *, warnings: Sequence[str]
-) -> ModelPlanResult | MixedPlanResult:
+) -> ModelPlanResult:
     """Search; the time of workers is known when they have ended."""
-    from trainwright.documents.mixed_plan import plan_on_cluster
+    from trainwright.documents.model_search import plan_on_cluster
 
     started_s = budget.cpu_s
     with executor.crew() as crew:

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from trainwright.documents.difference import Difference, WhatIfResult
     from trainwright.documents.improvement import ImprovementResult
-    from trainwright.documents.mixed_plan import MixedPlanResult
     from trainwright.documents.model_estimate import ModelEstimateResult
+    from trainwright.documents.model_plan import ModelPlanResult
     from trainwright.documents.open import AnyDocument
     from trainwright.documents.validation import ValidationResult
     from trainwright.documents.view import Line
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     Reportable = (
         AnyDocument
         | ImprovementResult
-        | MixedPlanResult
+        | ModelPlanResult
         | ModelEstimateResult
         | ValidationResult
         | VerificationResult

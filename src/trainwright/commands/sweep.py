@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.commands.model import open_model_of
-from trainwright.documents.mixed_plan import plan_on_cluster
+from trainwright.documents.model_search import plan_on_cluster
 from trainwright.documents.printing import Report, counted
 from trainwright.documents.registry import records
 from trainwright.documents.sweep import (
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from trainwright.documents.plan_view import Planned
+    from trainwright.documents.model_plan import ModelPlanResult
     from trainwright.documents.view import Table
     from trainwright.execution import Budget
     from trainwright.execution.budget import Journal
@@ -253,7 +253,7 @@ class _Rows:
     ) -> None:
         self.goal, self.budget, self.crew, self.journal = goal, budget, crew, journal
         self.started_s = budget.cpu_s
-        self.plans: dict[int, Planned] = {}  # by number of devices, or by place
+        self.plans: dict[int, ModelPlanResult] = {}  # by number of devices, or by place
         self.rows: dict[int, SweepRow] = {}
         self.fewest: int | None = None
         self.searched: list[SearchedObjective] = []
@@ -273,7 +273,7 @@ class _Rows:
         known = self._known(key)
         if known is not None:
             asked = request_of(call, time_limit_s=self.budget.time_limit_s)
-            kind = document_type(known, records(("model-plan", "mixed-plan")))
+            kind = document_type(known, records(("model-plan",)))
             self.plans[place] = replace(decode(kind, known), request=asked)
         elif self.budget.stopped:
             self.rows[place] = SweepRow(devices=size, status=Status.UNKNOWN, settings=told)
@@ -304,7 +304,7 @@ class _Rows:
 
     def let_no_row_be_slower(self) -> None:
         """A plan may leave devices idle: where a gap hides it, that of a smaller row stands in."""
-        best: Planned | None = None
+        best: ModelPlanResult | None = None
         for size in sorted(self.plans):
             own = self.plans[size]
             if own.step_time_s is None:
@@ -406,6 +406,6 @@ def _searched_json(searched: SearchedObjective, sizes: list[int]) -> dict[str, o
     return {"searched": encode(searched), "sizes": sizes}
 
 
-def _warnings(given: Sequence[str], plans: Iterable[Planned]) -> tuple[str, ...]:
+def _warnings(given: Sequence[str], plans: Iterable[ModelPlanResult]) -> tuple[str, ...]:
     each = (warning for plan in plans for warning in plan.warnings)
     return tuple(dict.fromkeys((*given, *each)))

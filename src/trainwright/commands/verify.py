@@ -15,7 +15,7 @@ from trainwright._version import __version__
 from trainwright.commands.output import check_output, emit, finish
 from trainwright.documents.jobs import job_of, timelines_of, with_orders
 from trainwright.documents.model_estimate import ModelEstimateResult
-from trainwright.documents.model_plan import PlannedStep
+from trainwright.documents.model_plan import ModelPlanResult
 from trainwright.documents.open import read_document
 from trainwright.documents.printing import Report
 from trainwright.documents.registry import READABLE
@@ -201,7 +201,7 @@ def _level_0(document: Verifiable, asked: _Asked, found: _Findings) -> Pipeline 
 
 def _dry_run(document: Verifiable, found: _Findings) -> None:
     """Check the document, then what PyTorch's tensors hold on every pipeline rank."""
-    if not isinstance(document, (PlannedStep, ModelEstimateResult)):
+    if not isinstance(document, (ModelPlanResult, ModelEstimateResult)):
         problem = f'must be a plan or an estimate of a model, got "{document.kind}"'
         raise InvalidInput.of("document", f"{problem}, which has no model to run")
     said, checked = check_document(document)
@@ -209,7 +209,7 @@ def _dry_run(document: Verifiable, found: _Findings) -> None:
     found.out_of_scope = _BESIDE_TENSORS
     if found.failed:
         return
-    assert isinstance(checked, (PlannedStep, ModelEstimateResult)), "the same, read again"
+    assert isinstance(checked, (ModelPlanResult, ModelEstimateResult)), "the same, read again"
     document = checked
     job = job_of(document)
     if has_own_order(job):

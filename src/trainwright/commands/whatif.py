@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainwright.commands.output import budget, check_output, emit, finish
 from trainwright.documents.difference import Change, WhatIfResult, step_ratio
-from trainwright.documents.mixed_plan import plan_on_cluster
+from trainwright.documents.model_search import plan_on_cluster
 from trainwright.documents.open import open_model_plan
 from trainwright.documents.printing import Report
 from trainwright.errors import Fault, InvalidInput, refuse

@@ -6,7 +6,6 @@ import re
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from trainwright.documents.mixed_plan import MixedPlanResult
 from trainwright.documents.model_plan import ModelPlanResult
 from trainwright.documents.plan_view import devices_by_pool, proof, use_of_pools
 from trainwright.documents.printing import layout_line, ranges
@@ -30,8 +29,7 @@ from trainwright.units import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trainwright.documents.model_plan import PlannedStep
-    from trainwright.documents.plan_view import Planned
+    from trainwright.documents.model_plan import ModelPlanResult
     from trainwright.documents.view import Line, Table
     from trainwright.plans.plan import Embedded
 
@@ -100,8 +98,8 @@ class WhatIfResult:
     format_version: int = FORMAT_VERSION
     changes: tuple[Change, ...]
     time_ratio: float | None = None
-    before: ModelPlanResult | MixedPlanResult
-    after: ModelPlanResult | MixedPlanResult
+    before: ModelPlanResult
+    after: ModelPlanResult
 
 
 def remake_what_if(document: WhatIfResult) -> WhatIfResult:
@@ -109,7 +107,7 @@ def remake_what_if(document: WhatIfResult) -> WhatIfResult:
     return replace(document, time_ratio=step_ratio(document.before, document.after))
 
 
-def step_ratio(before: PlannedStep, after: PlannedStep) -> float | None:
+def step_ratio(before: ModelPlanResult, after: ModelPlanResult) -> float | None:
     """The step of the second over that of the first, where both have one."""
     if not before.step_time_s or after.step_time_s is None:
         return None
@@ -360,7 +358,7 @@ def _change_row(change: Change) -> tuple[str, ...]:
     return key_words(change.key), before, after, _ratio(change.before, change.after)
 
 
-def _rows(before: Planned, after: Planned) -> Iterator[tuple[str, ...]]:
+def _rows(before: ModelPlanResult, after: ModelPlanResult) -> Iterator[tuple[str, ...]]:
     both = (before, after)
     times = [plan.step_time_s for plan in both]
     yield (
@@ -388,7 +386,7 @@ def _rows(before: Planned, after: Planned) -> Iterator[tuple[str, ...]]:
     yield from _part_rows(before, after)
 
 
-def _part_rows(before: Planned, after: Planned) -> Iterator[tuple[str, ...]]:
+def _part_rows(before: ModelPlanResult, after: ModelPlanResult) -> Iterator[tuple[str, ...]]:
     """Where the time of either step goes."""
     for name in dict.fromkeys((*before.time_by_part_s, *after.time_by_part_s)):
         pair = [p.time_by_part_s.get(name) for p in (before, after)]
@@ -401,7 +399,7 @@ def _part_rows(before: Planned, after: Planned) -> Iterator[tuple[str, ...]]:
             yield (f"  {name}", *texts, _ratio(*pair))
 
 
-def _layout(plan: Planned) -> str:
+def _layout(plan: ModelPlanResult) -> str:
     if plan.parallelism is None:
         return ""
     return f"{use_of_pools(plan)}{layout_line(plan.parallelism)}"

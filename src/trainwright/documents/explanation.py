@@ -13,19 +13,17 @@ from trainwright.documents.improvement import (
     remake_improvement,
 )
 from trainwright.documents.jobs import PricedLayout
-from trainwright.documents.mixed_plan import (
-    MixedPlanResult,
-    plan_mixed_model,
-    planned_mixed,
-    step_on_pools_s,
-    with_mixed_plan,
-)
 from trainwright.documents.model_plan import (
     ModelPlanResult,
-    PlannedStep,
-    launch_gaps,
     planned,
     profile_of,
+)
+from trainwright.documents.model_search import (
+    launch_gaps,
+    plan_on_cluster,
+    planned_on_pools,
+    step_on_pools_s,
+    with_plan_on_pools,
 )
 from trainwright.documents.open import open_document
 from trainwright.documents.plan_view import busiest_rank, fullest_rank, memory_classes, plan_view
@@ -68,8 +66,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from trainwright.cluster import Cluster
+    from trainwright.documents.model_plan import Alternative
     from trainwright.documents.open import AnyDocument
-    from trainwright.documents.plan_view import Considered
     from trainwright.documents.view import Line
     from trainwright.execution import Budget
     from trainwright.planning.bounds.pools import MixedShelf
@@ -102,7 +100,7 @@ class ModelExplanation:
     gains: tuple[GainRecord, ...] = ()
     not_asked: tuple[str, ...] = ()
     search_s: float = 0.0
-    plan: ModelPlanResult | MixedPlanResult
+    plan: ModelPlanResult
 
 
 # Why a model's plan is what it is: what binds, what each choice buys, what more would help
@@ -119,7 +117,7 @@ def reasons(document: AnyDocument, *, budget: Budget | None = None) -> Report[Mo
     Raises `InvalidInput` where the document holds no plan of a model.
     """
     found = open_document(document)
-    if not isinstance(found, PlannedStep) or not found.stages or found.step_time_s is None:
+    if not isinstance(found, ModelPlanResult) or not found.stages or found.step_time_s is None:
         raise InvalidInput.of("document", "must hold a plan of a model")
     budget = budget or NoLimit()
     if budget.time_limit_s is None:
@@ -142,7 +140,7 @@ _LEAST_S: Final = 3.2  # CPU seconds that reasons may take, or if that is more
 _SHARE: Final = 0.2  # of what the search for the plan took
 
 
-def capped(budget: Budget, document: ModelPlanResult | MixedPlanResult) -> Budget:
+def capped(budget: Budget, document: ModelPlanResult) -> Budget:
     """The time for reasons by themselves: nobody waits much longer for them than for the plan."""
     return budget.part(cpu_limit_s=max(_LEAST_S, _SHARE * (document.search_s or 0.0)))
 
@@ -167,9 +165,9 @@ class _Subject:
     reprice: Callable[[Cluster], float]
 
 
-def _subject_of(document: ModelPlanResult | MixedPlanResult) -> _Subject:
-    if isinstance(document, MixedPlanResult):
-        shelf, plan = planned_mixed(document)
+def _subject_of(document: ModelPlanResult) -> _Subject:
+    if document.on_pools:
+        shelf, plan = planned_on_pools(document)
         parts = [own for stage in document.stages for own in stage.replicas]
         return _Subject(
             question=shelf.question,
@@ -187,7 +185,7 @@ def _subject_of(document: ModelPlanResult | MixedPlanResult) -> _Subject:
     return _Subject(question=question, plan=plan, recomputes=recomputes, reprice=reprice)
 
 
-def _reasons_of(document: ModelPlanResult | MixedPlanResult, budget: Budget) -> Reasons:
+def _reasons_of(document: ModelPlanResult, budget: Budget) -> Reasons:
     """What the plan's choices buy, and what more would help."""
     started_s, step_s = budget.cpu_s, document.step_time_s
     assert step_s is not None
@@ -236,7 +234,7 @@ def _with_room(
 
 
 def _freedoms(
-    document: ModelPlanResult | MixedPlanResult,
+    document: ModelPlanResult,
     subject: _Subject,
     budget: Budget,
     shelves: Shelves,
@@ -247,7 +245,7 @@ def _freedoms(
     assert step_s is not None
     gains: list[Gain] = []
     not_asked: list[str] = []
-    known: list[WithoutRecord | Considered] = [*document.alternatives]
+    known: list[WithoutRecord | Alternative] = [*document.alternatives]
 
     def known_s(space: Allowed) -> float:
         return min((each.step_time_s or inf for each in _inside(space, known)), default=inf)
@@ -303,7 +301,7 @@ def _next_of(budget: Budget, left: int) -> Budget:
     return budget.part(cpu_limit_s=2 * budget.remaining_cpu_s / (left + 1))
 
 
-def _figures(plan: ModelPlanResult | MixedPlanResult) -> dict[str, Any]:
+def _figures(plan: ModelPlanResult) -> dict[str, Any]:
     """What follows from the plan alone, by key of the document."""
     fullest = fullest_rank(plan)
     found, kept = plan.ranks[fullest], plan.request.overheads or NO_OVERHEADS
@@ -326,16 +324,16 @@ def remake_explanation(document: ModelExplanation) -> ModelExplanation:
 
 
 def _without_records(
-    lacking: list[tuple[Without, Allowed]], document: ModelPlanResult | MixedPlanResult
+    lacking: list[tuple[Without, Allowed]], document: ModelPlanResult
 ) -> Iterator[WithoutRecord]:
     """Each with the fastest plan known of its space: a brief search may miss what others found."""
     step_s = document.step_time_s
     assert step_s is not None
     found = [_without_record(each, step_s) for each, _ in lacking]
-    known: tuple[WithoutRecord | Considered, ...] = (*found, *document.alternatives)
+    known: tuple[WithoutRecord | Alternative, ...] = (*found, *document.alternatives)
     for record, (_, space) in zip(found, lacking, strict=True):
         inside = _inside(space, known)
-        others: tuple[WithoutRecord | Considered, ...] = (record, *inside)
+        others: tuple[WithoutRecord | Alternative, ...] = (record, *inside)
         best = min(others, key=lambda each: each.step_time_s or inf)
         if best is record or best.step_time_s is None:
             yield record
@@ -353,8 +351,8 @@ def _without_records(
 
 
 def _inside(
-    space: Allowed, known: Iterable[WithoutRecord | Considered]
-) -> list[WithoutRecord | Considered]:
+    space: Allowed, known: Iterable[WithoutRecord | Alternative]
+) -> list[WithoutRecord | Alternative]:
     """Those of the plans that are known which a space allows."""
     return [
         each
@@ -399,8 +397,9 @@ def _gain_record(gain: Gain, step_s: float) -> GainRecord:
 
 def has_reasons(document: object) -> bool:
     """Whether a document holds a plan of a model."""
-    found = isinstance(document, PlannedStep) and bool(document.stages)  # type: ignore[attr-defined]
-    return found and document.status in (Status.OPTIMAL, Status.GAP)  # type: ignore[attr-defined]
+    if not isinstance(document, ModelPlanResult) or not document.stages:
+        return False
+    return document.status in (Status.OPTIMAL, Status.GAP)
 
 
 # Why a model's plan is what it is, below its table
@@ -431,30 +430,30 @@ def model_explanation_view(document: ModelExplanation) -> Iterator[Line]:
 # is searched with all free that the request fixed. Documents are those of a run on one pool.
 
 
-def improved_on_pools(document: MixedPlanResult, budget: Budget) -> ImprovementResult:
+def improved_on_pools(document: ModelPlanResult, budget: Budget) -> ImprovementResult:
     """The changes of the plan that are faster, or fit, the best plan, and what bounds it.
 
     Of a plan for a framework, the changes and plans that it launches.
     """
-    shelf, plan = planned_mixed(document)
+    shelf, plan = planned_on_pools(document)
     changes = [
         each for each in changes_on_pools(shelf, plan, budget) if _launches(document, shelf, each)
     ]
     call = call_of(document.request)
     framework = shelf.question.allowed.framework
     free = replace(shelf.question, allowed=Allowed(framework=framework))
-    found = plan_mixed_model(replace(call, question=free, top=0), budget)
+    found = plan_on_cluster(replace(call, question=free, top=0), budget)
     said: tuple[str, ...] = ()
     if budget.stopped:
         said = ("the time limit ended the search: there may be better changes and plans",)
     return _improvement(document, shelf, plan, changes, replace(found, search_s=None), said)
 
 
-def _launches(document: MixedPlanResult, shelf: MixedShelf, change: PoolsChange) -> bool:
+def _launches(document: ModelPlanResult, shelf: MixedShelf, change: PoolsChange) -> bool:
     """Whether the framework of the request, if one was named, launches a plan that was changed."""
     if shelf.question.allowed.framework is None:
         return True
-    changed = with_mixed_plan(document, shelf.question, change.found)
+    changed = with_plan_on_pools(document, shelf.question, change.found)
     try:
         return not launch_gaps(changed, shelf.question)
     except UnsupportedFeature:  # replicas that differ, or share nodes
@@ -462,11 +461,11 @@ def _launches(document: MixedPlanResult, shelf: MixedShelf, change: PoolsChange)
 
 
 def _improvement(
-    document: MixedPlanResult,
+    document: ModelPlanResult,
     shelf: MixedShelf,
     plan: Plan,
     changes: Iterable[PoolsChange],
-    best: MixedPlanResult | None,
+    best: ModelPlanResult | None,
     warnings: tuple[str, ...],
 ) -> ImprovementResult:
     """What the parts say of each other; a plan that something else beats is left out.
@@ -532,7 +531,7 @@ def remake_any_improvement(document: ImprovementResult) -> ImprovementResult:
     """
     if document.plan is None:
         return remake_improvement(document)
-    shelf, plan = planned_mixed(document.plan)
+    shelf, plan = planned_on_pools(document.plan)
     changes = []
     for index, one in enumerate(document.changes):
         found = changed_on_pools(shelf, plan, one.options)
@@ -547,7 +546,7 @@ def remake_any_improvement(document: ImprovementResult) -> ImprovementResult:
     return replace(made, request=asked)
 
 
-def recommended_plan(document: ImprovementResult) -> MixedPlanResult:
+def recommended_plan(document: ImprovementResult) -> ModelPlanResult:
     """The plan on several pools with the recommended change.
 
     Raises `InvalidInput` where none is recommended.
@@ -555,7 +554,7 @@ def recommended_plan(document: ImprovementResult) -> MixedPlanResult:
     assert document.plan is not None, "of a run on several pools"
     if document.recommended is None:
         raise InvalidInput.of("document", "recommends no change: give the plan itself")
-    shelf, plan = planned_mixed(document.plan)
+    shelf, plan = planned_on_pools(document.plan)
     found = changed_on_pools(shelf, plan, document.recommended.options)
     assert found is not None, "an improvement that was read has its changes"
-    return with_mixed_plan(document.plan, shelf.question, found.found)
+    return with_plan_on_pools(document.plan, shelf.question, found.found)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 from trainwright.cluster import NetworkLevel
 from trainwright.documents.fit import host_holds, run_fits
 from trainwright.documents.jobs import PricedLayout
-from trainwright.documents.mixed_plan import MixedPlanResult
 from trainwright.documents.model_estimate import (
     NONE_ENOUGH,
     ModelEstimateRequest,
@@ -20,7 +19,7 @@ from trainwright.documents.model_estimate import (
     enough_table,
     price_request,
 )
-from trainwright.documents.model_plan import profile_of
+from trainwright.documents.model_plan import ModelPlanResult, profile_of
 from trainwright.documents.plan_view import devices_by_pool, use_of_pools
 from trainwright.documents.printing import layout_line
 from trainwright.documents.profile_plan import count_recomputed
@@ -168,8 +167,8 @@ class ImprovementResult:
     warnings: tuple[str, ...] = ()
     assumptions: dict[str, str] = field(default_factory=dict)
     request: ModelEstimateRequest | PlanRequest
-    plan: MixedPlanResult | None = field(default=None, metadata={RARE: True})
-    planned: MixedPlanResult | None = field(default=None, metadata={RARE: True})
+    plan: ModelPlanResult | None = field(default=None, metadata={RARE: True})
+    planned: ModelPlanResult | None = field(default=None, metadata={RARE: True})
 
     @property
     def configuration(self) -> Configuration:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainwright._version import __version__
-from trainwright.documents.mixed_plan import MixedPlanResult, planned_mixed
 from trainwright.documents.model_estimate import ModelEstimateResult
-from trainwright.documents.model_plan import ModelPlanResult, PlannedStep, planned
+from trainwright.documents.model_plan import ModelPlanResult, planned
+from trainwright.documents.model_search import planned_on_pools
 from trainwright.documents.open import load
 from trainwright.documents.printing import Report
 from trainwright.documents.registry import COMPARABLE
@@ -49,13 +49,13 @@ if TYPE_CHECKING:
     from trainwright.profile import Profile
     from trainwright.profile.measured_model import Trained
 
-Jobbed = ModelPlanResult | MixedPlanResult | ModelEstimateResult
+Jobbed = ModelPlanResult | ModelEstimateResult
 
 
 def job_of(document: Jobbed) -> Job:
     """The job of a document. Raises `InvalidInput` where the document holds no plan."""
     model, cluster = model_and_cluster(document.request)
-    if isinstance(document, PlannedStep):
+    if isinstance(document, ModelPlanResult):
         return planned_job(document, model, cluster)
     run = document.request.configuration
     return job_of_configuration(
@@ -65,7 +65,7 @@ def job_of(document: Jobbed) -> Job:
 
 def stamp_of(document: Jobbed) -> Stamp:
     """Who writes, and the hash of what the document decides: same plan, same hash."""
-    if isinstance(document, PlannedStep):
+    if isinstance(document, ModelPlanResult):
         decided = {
             "model": document.request.model.sha256,
             "workload": encode(document.request.workload),
@@ -75,7 +75,7 @@ def stamp_of(document: Jobbed) -> Stamp:
             **({} if document.order is None else {"order": encode(document.order)}),
             **({} if document.room_bytes is None else {"room_bytes": document.room_bytes}),
             "micro_batch": document.micro_batch,
-            "stages": [[list(stage.layers), stage.options] for stage in document.stages],
+            "stages": [[list(stage.layers), stage.first_options] for stage in document.stages],
             **_placed(document),
         }
     else:
@@ -90,7 +90,7 @@ def stamp_of(document: Jobbed) -> Stamp:
     )
 
 
-def _placed(document: ModelPlanResult | MixedPlanResult) -> dict[str, Any]:
+def _placed(document: ModelPlanResult) -> dict[str, Any]:
     """What lies in which of several pools."""
     if not document.groups:
         return {}
@@ -98,7 +98,7 @@ def _placed(document: ModelPlanResult | MixedPlanResult) -> dict[str, Any]:
 
 
 def _software_of(document: Jobbed) -> str | None:
-    if isinstance(document, PlannedStep):
+    if isinstance(document, ModelPlanResult):
         return document.request.software or document.request.space.framework
     return document.request.framework
 
@@ -122,8 +122,8 @@ def timelines_of(document: Jobbed, job: Job | None = None) -> tuple[Timeline, ..
 
     `job` is that of the document, whose overlap and overheads count.
     """
-    if isinstance(document, MixedPlanResult):
-        shelf, plan = planned_mixed(document)
+    if isinstance(document, ModelPlanResult) and document.on_pools:
+        shelf, plan = planned_on_pools(document)
         question, profiles = shelf.question, shelf.profiles_of(plan)
         hidden, kept = question.settings.overlap, question.overheads
         works = mixed_works(plan, profiles, shelf.cluster, overlap=hidden, overheads=kept)
@@ -162,7 +162,7 @@ def block_modes(document: Jobbed) -> list[tuple[Recompute, ...]]:
 
     Of replicas on several pools that differ in it, those of the first.
     """
-    if isinstance(document, MixedPlanResult):
+    if isinstance(document, ModelPlanResult) and document.on_pools:
         model, _ = model_and_cluster(document.request)
         return [stage.block_modes for stage in planned_parts(document, model)]
     if document.request.model.kind != "profile":

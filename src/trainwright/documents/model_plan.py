@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, fields, replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from trainwright.documents.fit import StepDocument, doubt, figure_fields
+from trainwright.documents.fit import StepDocument, figure_fields
 from trainwright.documents.plan_view import (
-    how_left_open,
     measured_words,
     memory_assumption,
     mfu_in_words,
     overlap_in_words,
     state_in_words,
-    status_of,
     to_fit_in_words,
 )
 from trainwright.documents.profile_plan import (
@@ -24,23 +20,15 @@ from trainwright.documents.profile_plan import (
     count_recomputed,
     read_plan,
 )
-from trainwright.documents.reasons import Reasons, remake_reasons
-from trainwright.documents.runs import gaps_of, launchers_of, planned_job, range_of
+from trainwright.documents.reasons import Reasons
+from trainwright.documents.runs import launchers_of, planned_job, range_of
 from trainwright.errors import Fault, InvalidInput, refuse
-from trainwright.formats.catalog import accelerator, known_layouts
 from trainwright.model import precision_named
-from trainwright.options.clusters import with_host
-from trainwright.options.inputs import inside, naming_options
+from trainwright.options.inputs import inside
 from trainwright.options.question import (
-    QUESTION_OPTION_OF,
     call_of,
-    leaner_calls,
-    quickest,
-    request_of,
 )
-from trainwright.options.run import without_effect
 from trainwright.options.space import schedule_words
-from trainwright.planning.question.layouts import KEEPS_TO_ROOM
 from trainwright.planning.question.question import (
     Point,
     estimate_profile_of_degrees,
@@ -49,37 +37,16 @@ from trainwright.planning.question.question import (
     node_degrees,
     run_of_plan,
 )
-from trainwright.planning.reasons.infeasible import diagnose_model, priced_relaxations
-from trainwright.planning.reasons.objectives import (
-    as_published,
-    expects_runs,
-    kinds_with_simplest,
-    simplest,
-    why,
-    with_plain,
-)
-from trainwright.planning.search.framework import framework_for, plan_runnable
-from trainwright.planning.search.orders import (
-    plan_per_stage,
-    search_in_words,
-    with_searched_orders,
-)
 from trainwright.planning.search.plans import (
-    bytes_on_host,
     host_bytes_of_ranks,
-    is_more_than_all_devices_hold,
     predicted,
 )
-from trainwright.planning.search.prefetch import Shelves
-from trainwright.planning.search.search import FAR, NUM_ALTERNATIVES
 from trainwright.plans import Plan
 from trainwright.plans.configuration import (
     DEFAULT_OVERLAP,
-    USUAL_FIT_PROBABILITY,
     Configuration,
     PlanRequest,
 )
-from trainwright.plans.job import unsaid_training
 from trainwright.plans.plan import (
     DEFAULT_SCHEDULE,
     SEARCHED,
@@ -101,18 +68,11 @@ from trainwright.provenance import RARE
 from trainwright.scheduling.families import family_named
 from trainwright.step.account import tells_repeats, time_by_part_s
 from trainwright.step.stages import Placement, chosen_rows
-from trainwright.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from trainwright.documents.open import PlannedModel
-    from trainwright.execution import Budget
-    from trainwright.execution.executor import Crew
-    from trainwright.options.question import ModelCall
     from trainwright.planning.question.question import Allowed, ModelQuestion
-    from trainwright.planning.search.search import ModelOutcome, Outcome
-    from trainwright.planning.splits.types import Priced
     from trainwright.plans import StepPrediction
     from trainwright.plans.prediction import MixedPrediction
     from trainwright.profile import Profile
@@ -120,36 +80,99 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaRecord:
+    """`count` replicas of a stage in one pool of several, each of `num_microbatches` per step.
+
+    `options` maps layer (as text) to option.
+    """
+
+    pool: int
+    device_kind: str
+    count: int
+    tensor_parallel: int
+    num_microbatches: int
+    options: dict[str, str]
+    num_recomputed: int
+    num_offloaded: int = field(default=0, metadata={RARE: True})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelStageRecord:
     """One (virtual) stage of a model's plan; layers are indices of the model's layer graph.
 
-    `time_per_sample_s` is its share of its rank's time, `memory_bytes` what the whole rank needs.
+    `data_parallel` counts all replicas; `time_per_sample_s` is the stage's share of the time of its
+    ranks, per microbatch of any replica, `memory_bytes` what the fullest of these ranks needs.
+    On one pool all replicas run by the same `options`; on several `replicas` says how those of each
+    pool run, and `num_recomputed` is the most that any recompute.
     """
 
     layers: tuple[int, ...]
     data_parallel: int
     tensor_parallel: int
-    options: dict[str, str]
+    options: dict[str, str] | None = None
     num_recomputed: int
     num_offloaded: int = field(default=0, metadata={RARE: True})
     time_per_sample_s: float
     memory_bytes: float
     rank: int = 0
+    replicas: tuple[ReplicaRecord, ...] = field(default=(), metadata={RARE: True})
 
     def __post_init__(self) -> None:
         check_stage(self.layers, self.data_parallel, self.tensor_parallel)
+        if self.options is None and not self.replicas:
+            raise InvalidInput.of("options", "must be given, or replicas with theirs")
+
+    @property
+    def first_options(self) -> dict[str, str]:
+        """The options of the first replicas; those of others may differ where pools do."""
+        return self.replicas[0].options if self.options is None else self.options
+
+    def _of(self, rank: RankRecord) -> ModelStageRecord | ReplicaRecord:
+        own = (rank.pool, rank.num_microbatches)
+        alike = (each for each in self.replicas if (each.pool, each.num_microbatches) == own)
+        return next(alike) if self.replicas else self
 
     def recomputed_by(self, rank: RankRecord) -> int:
-        """Layers that a rank of the stage recomputes; on one pool all do alike."""
-        return self.num_recomputed
+        """Layers that a rank of the stage recomputes, in its chain."""
+        return self._of(rank).num_recomputed
 
     def options_of(self, rank: RankRecord) -> dict[str, str]:
-        """The options of its layers; those of all ranks."""
-        return self.options
+        """The options of its layers in the rank's chain."""
+        return self._of(rank).options or {}
 
     def offloaded_by(self, rank: RankRecord) -> int:
         """Layers of which a rank of the stage keeps what it needs on the host."""
-        return self.num_offloaded
+        return self._of(rank).num_offloaded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolRecord:
+    """A pool, and what the plan makes of it.
+
+    `layer_share` is the share of all passes of microbatches through layers that it runs, `busy`
+    that of the step in which its devices in use work on microbatches.
+    """
+
+    pool: int
+    device_kind: str
+    num_devices: int
+    devices_used: int
+    layer_share: float
+    busy: float
+    peak_memory_bytes: float
+    memory_limit_bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BusiestRank:
+    """What ends a step on several pools: the busiest rank, its pool and its kind."""
+
+    pool: int
+    device_kind: str
+    chain: int
+    rank: int
+    resource: str  # "compute" or "memory"
+    description: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,12 +182,14 @@ class Alternative:
     `lost_s` says by part of the step (as `time_by_part_s`) what it takes more than the best plan,
     less where negative; the parts add up to the difference. `reason` says why to take it
     nevertheless, of the simpler plan where predictions do not tell the two apart; `published` who
-    ran the layout, of which model and on what, of the one that people run.
+    ran the layout, of which model and on what, of the one that people run. Of several pools
+    `layout` is "alone", "across" or "beside", and `pools` are those it uses, in the order of the
+    pipeline.
     """
 
-    layout: ClassVar[str] = "alone"
-    device_kinds: ClassVar[tuple[str, ...]] = ()
-
+    layout: str | None = None
+    pools: tuple[int, ...] = field(default=(), metadata={RARE: True})
+    device_kinds: tuple[str, ...] = field(default=(), metadata={RARE: True})
     parallelism: Parallelism
     micro_batch: int
     schedule: str = DEFAULT_SCHEDULE
@@ -172,8 +197,8 @@ class Alternative:
     devices_used: int | None = None
     step_time_s: float
     slowdown: float
-    peak_memory_bytes: float
-    lost_s: dict[str, float] = field(default_factory=dict)
+    peak_memory_bytes: float | None = None
+    lost_s: dict[str, float] | None = None
     reason: str | None = None
     published: str | None = None
 
@@ -193,20 +218,42 @@ class Launchable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedStep(StepDocument):
-    """What the plan of a model says on one pool of devices and on several. Seconds and bytes.
+class ModelPlanResult(StepDocument):
+    """Plan, bound and predicted step of a model on a cluster. Times in seconds, sizes in bytes.
 
     `step_time_low_s` and `step_time_high_s` hold nine of ten measured steps. `lower_bound_s` and
     `gap` are about every plan that the request admits; `left_open` says what ended search and proof
-    where there is a gap. `ranks` has an entry for each rank of each
-    chain of like replicas; on one pool there is one chain. `time_by_part_s` says where the step of
-    the rank that ends it goes; compute, recompute, tensor, context, expert, data, transfers,
-    bubble, optimizer, overhead add up to it. `relaxations` would each make a plan
-    fit, `reasons` say what the plan's choices buy, where that was asked.
+    where there is a gap. Where no schedule is
+    named, no plan with one stage per rank is faster than `lower_bound_one_stage_s`, which is
+    never above the plan's own step. Where layers branch, no plan cut from their order in
+    `stages` is faster than `lower_bound_one_order_s`; `lower_bound_s` holds for other orders,
+    too. `time_by_part_s` says where the step of the rank that ends it goes; compute, recompute,
+    tensor, context, expert, data, transfers, bubble, optimizer, overhead add up to it.
+
+    `stages` are in pipeline order, `ranks` has an entry for each rank of each chain of like
+    replicas, with all of its stages. Under the schedule "searched" `order` is what a search found
+    (for all chains), and `named_step_time_s` the
+    step of the same stages in the order of the family that it began with. `room_bytes` is what
+    ranks may hold under a schedule that orders by it.
+
+    One pool is the special case with one chain: `peak_memory_bytes_per_rank` says again what one
+    device of each rank needs, and memory of a device of the
+    fullest rank is in three figures as in an estimate, by the account of the framework named. If
+    its layout is `published`, that says by whom and of which run. Of a plan that no framework runs,
+    `launchable` is the fastest one found that some framework does. On a cluster of several pools
+    `layout` says how they are used: "across", stages on several; "beside", replicas on several
+    with their own number of microbatches; "woven", chains in ways of their own; or one pool
+    "alone". Then `groups` are the pools, `parallelism.data` counts the replicas of all, `fits` says
+    whether each rank has room on its own kind of device, and `binding` is the busiest rank.
+
+    Without a plan `binding` says what cannot fit. `relaxations` would each make a plan fit,
+    `reasons` say what the plan's choices buy, where that was asked.
     """
 
+    kind: str = "model-plan"
     status: Status
     objective: str = "step_time_s"
+    fits: bool | None = None
     step_time_s: float | None = None
     step_time_low_s: float | None = None
     step_time_high_s: float | None = None
@@ -214,16 +261,38 @@ class PlannedStep(StepDocument):
     bound_kind: BoundKind | None = None
     gap: float | None = None
     left_open: str | None = None
+    lower_bound_one_stage_s: float | None = None
+    lower_bound_one_order_s: float | None = None
+    time_per_sample_s: float | None = None
+    pipeline_s: float | None = None
+    bubble_of_makespan: float | None = None
     tokens_per_s: float | None = None
     tokens_per_s_per_device: float | None = None
     mfu: float | None = None
     exposed_gradient_sync_s: float | None = None
     optimizer_s: float | None = None
+    layout: str | None = None
     parallelism: Parallelism | None = None
     schedule: str | None = None
+    order: SearchedOrder | None = None
+    room_bytes: float | None = field(default=None, metadata={RARE: True})
+    named_step_time_s: float | None = None
     micro_batch: int | None = None
     devices_used: int | None = None
     num_stages: int | None = None
+    groups: tuple[PoolRecord, ...] = field(default=(), metadata={RARE: True})
+    stages: tuple[ModelStageRecord, ...] = ()
+    ranks: tuple[RankRecord, ...] = ()
+    time_by_part_s: dict[str, float] = field(default_factory=dict)
+    peak_memory_bytes_per_rank: tuple[float, ...] | None = None
+    host_bytes_per_rank: tuple[float, ...] = field(default=(), metadata={RARE: True})
+    memory_limit_bytes: float | None = None
+    alternatives: tuple[Alternative, ...] = ()
+    published: str | None = field(default=None, metadata={RARE: True})
+    launchable: Launchable | None = None
+    binding: Binding | BusiestRank | None = None
+    relaxations: tuple[Relaxation, ...] = ()
+    reasons: Reasons | None = None
     interrupted: bool = False
     warnings: tuple[str, ...] = ()
     assumptions: dict[str, str] = field(default_factory=dict)
@@ -232,55 +301,23 @@ class PlannedStep(StepDocument):
     not_reached: int = 0
     search_s: float | None = None
     request: PlanRequest
-    time_by_part_s: dict[str, float] = field(default_factory=dict)
-    ranks: tuple[RankRecord, ...] = ()
-    relaxations: tuple[Relaxation, ...] = ()
-    reasons: Reasons | None = None
+
+    @property
+    def on_pools(self) -> bool:
+        """Whether its cluster has several pools, whether a plan was found or not."""
+        where = self.request.cluster
+        return where is not None and len(where.content["pools"]) > 1
+
+    @property
+    def ends(self) -> tuple[int, int] | None:
+        """Chain and rank that end the step, where a plan on several pools says so."""
+        last = self.binding
+        return (last.chain, last.rank) if isinstance(last, BusiestRank) else None
 
     @property
     def peak_memory_bytes(self) -> float | None:
         """What the fullest device needs."""
         return max((rank.memory_bytes for rank in self.ranks), default=None)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelPlanResult(PlannedStep):
-    """Plan, bound and predicted step of a model on a cluster. Times in seconds, sizes in bytes.
-
-    `stages` are in pipeline order, `ranks` says what each pipeline rank does with all of its stages
-    and `peak_memory_bytes_per_rank` again what one device of it needs. Where no schedule is
-    named, no plan with one stage per rank is faster than `lower_bound_one_stage_s`, which is
-    never above the plan's own step. Where layers branch, no plan cut from their order in
-    `stages` is faster than `lower_bound_one_order_s`; `lower_bound_s` holds for other orders,
-    too. Under the schedule "searched" `order` is what a search found, and `named_step_time_s` the
-    step of the same stages in the order of the family that it began with. `room_bytes` is what
-    ranks may hold under a schedule that orders by it. Memory of a device of the
-    fullest rank is in three figures as in an estimate, by the account of the framework named. If
-    its layout is `published`, that says by whom and of which run. Of a plan that no framework runs,
-    `launchable` is the fastest one found that some framework does.
-    """
-
-    # What only a plan on several pools has; see `documents.plan_view`.
-    layout: ClassVar[str | None] = None
-    groups: ClassVar[tuple[()]] = ()
-    fits: ClassVar[bool] = True
-
-    kind: str = "model-plan"
-    lower_bound_one_stage_s: float | None = None
-    lower_bound_one_order_s: float | None = None
-    time_per_sample_s: float | None = None
-    bubble_of_makespan: float | None = None
-    order: SearchedOrder | None = None
-    room_bytes: float | None = field(default=None, metadata={RARE: True})
-    named_step_time_s: float | None = None
-    stages: tuple[ModelStageRecord, ...] = ()
-    peak_memory_bytes_per_rank: tuple[float, ...] = ()
-    host_bytes_per_rank: tuple[float, ...] = field(default=(), metadata={RARE: True})
-    memory_limit_bytes: float | None = None
-    alternatives: tuple[Alternative, ...] = ()
-    published: str | None = field(default=None, metadata={RARE: True})
-    launchable: Launchable | None = None
-    binding: Binding | None = None
 
     def launched_by(self) -> tuple[str, ...]:
         """The frameworks that run the plan as it is; none runs a measured profile."""
@@ -324,7 +361,7 @@ def with_plan(
 
 
 def step_keys(
-    document: PlannedStep,
+    document: ModelPlanResult,
     plan: Plan,
     step: StepPrediction | MixedPrediction,
     spread: TimeRange | None,
@@ -408,38 +445,6 @@ def in_named_order(plan: Plan) -> Plan | None:
     with inside("order"):
         family = family_named(plan.order.family).name
     return replace(plan, schedule=family, order=None)
-
-
-def alternatives(
-    question: ModelQuestion, priced: Sequence[Priced], published: tuple[Priced, str] | None
-) -> Iterator[Alternative]:
-    """The runners-up that have one degree for all stages, and what they lose to the first.
-
-    Of one of them the layout may be `published`: by whom, and of which run.
-    """
-    if not priced:
-        return
-    best = priced[0]
-    best_parts = parts_of(question, best.plan, best.profile, best.step)
-    simple = simplest(priced) if expects_runs(question) else None
-    for other in priced[1:]:
-        degrees, micro_batch = other.plan.parallelism, other.plan.microbatch_size
-        if degrees is None or micro_batch is None:
-            continue
-        parts = parts_of(question, other.plan, other.profile, other.step)
-        yield Alternative(
-            parallelism=degrees,
-            micro_batch=micro_batch,
-            schedule=other.plan.schedule,
-            num_recomputed=sum(count_recomputed(s, other.profile) for s in other.plan.stages),
-            devices_used=other.plan.devices_used,
-            step_time_s=other.step.step_time_s,
-            slowdown=other.step.step_time_s / best.step.step_time_s,
-            peak_memory_bytes=other.step.peak_memory_bytes,
-            lost_s={name: parts[name] - spent_s for name, spent_s in best_parts.items()},
-            reason=why(best, other) if other is simple else None,
-            published=published[1] if published and other is published[0] else None,
-        )
 
 
 def parts_of(
@@ -565,306 +570,12 @@ def schedule_in_words(plan: Plan) -> str:
     return f"{plan.schedule}, simulated: an order found from {plan.order.family}"
 
 
-# `plan` on a model without a profile: the best plan on a cluster, as a document
-# ------------------------------------------------------------------------------
-
-
-def _found(
-    call: ModelCall, budget: Budget, *, crew: Crew | None, shelves: Shelves
-) -> tuple[ModelCall, ModelOutcome]:
-    """What the call finds, or the first that keeps less on a device where it finds nothing.
-
-    Then the other frameworks are asked, where none was named; which of them answers is said.
-    """
-    first: tuple[ModelCall, ModelOutcome] | None = None
-    usual, tried = call.question.allowed.framework, list[str]()
-    for asked in (call, *call.otherwise):
-        calls = leaner_calls(asked, is_named=not call.otherwise)
-        for each in calls:
-            if each is not asked and is_more_than_all_devices_hold(each.question):
-                continue
-            outcome = _outcome(each, budget, crew=crew, shelves=shelves)
-            if first is None:
-                first = (each, outcome)
-            if outcome.priced and each is not asked:
-                search = partial(_outcome, budget=budget, crew=crew, shelves=shelves)
-                each, outcome = quickest(each, outcome, calls, search, budget)
-            if outcome.priced and asked is not call:
-                said = f"framework: planned for {asked.question.allowed.framework}"
-                said += f": no plan fits that {_either([str(usual), *tried])} launches"
-                each = replace(each, warnings=(*each.warnings, said))
-            if outcome.priced:
-                return each, outcome
-            if budget.stopped:
-                return first
-        if asked is not call:
-            tried.append(str(asked.question.allowed.framework))
-    assert first is not None, "a call is asked itself"
-    if tried:
-        said = f"framework: no plan of {_either(tried)} fits either"
-        return replace(first[0], warnings=(*first[0].warnings, said)), first[1]
-    return first
-
-
-def _either(names: Sequence[str]) -> str:
-    *others, last = names
-    return f"{', '.join(others)} or {last}" if others else last
-
-
-def _outcome(
-    call: ModelCall, budget: Budget, *, crew: Crew | None, shelves: Shelves
-) -> ModelOutcome:
-    plan = plan_per_stage if call.per_stage_degrees else plan_runnable
-    question = call.question
-    most = max(call.top, NUM_ALTERNATIVES) if question.allowed.searches_orders else call.top
-    options: dict[str, Any] = {"num_alternatives": most, "crew": crew}
-    if not call.per_stage_degrees:
-        options["shelves"] = shelves
-    if expects_runs(question) and question.allowed.searches_orders:
-        options["num_alternatives"] = _OF_A_KIND * most  # orders are sought behind alike ones, too
-    elif not call.per_stage_degrees:
-        options["in_kind"] = expects_runs(question)
-    with naming_options(QUESTION_OPTION_OF):
-        outcome = plan(question, budget, **options)
-        is_first = call.prefers_simple
-        joins = is_first or (expects_runs(question) and not call.per_stage_degrees)
-        if outcome.priced and joins:
-            outcome = with_plain(
-                question, outcome, budget, count=call.top, is_first=is_first, shelves=shelves
-            )
-    return outcome
-
-
-def plan_model(
-    call: ModelCall, budget: Budget, *, warnings: Sequence[str] = (), crew: Crew | None = None
-) -> ModelPlanResult:
-    """Search the uniform plans (or, opted in, those with degrees per stage); a `crew` helps."""
-    started_s, shelves = budget.cpu_s, Shelves()
-    call, outcome = _found(call, budget, crew=crew, shelves=shelves)
-    question = call.question
-    most = max(call.top, NUM_ALTERNATIVES) if question.allowed.searches_orders else call.top
-    if question.allowed.framework is not None:
-        # A part of the space may have had one mode of recomputation; what a mode adds is told
-        # beside the others, as whoever reads the document has them.
-        whole = (replace(each, profile=profile_of(question, each.plan)) for each in outcome.priced)
-        outcome = replace(outcome, priced=tuple(whole))
-    listed = outcome.priced
-    if question.allowed.searches_orders:
-        # Orders are sought behind the quickest plans, alike or not; those shown differ in kind.
-        outcome = replace(outcome, priced=listed[: 1 + most])
-        outcome = with_searched_orders(question, outcome, budget, num_alternatives=call.top)
-        listed = (*outcome.priced[:1], *(each for each in listed if each != outcome.priced[0]))
-    most = call.top
-    if expects_runs(question):
-        listed = kinds_with_simplest(listed, 1 + most)
-    outcome = replace(outcome, priced=listed[: 1 + most])
-    document = ModelPlanResult(
-        **answer_keys(call, outcome, budget),
-        lower_bound_one_stage_s=outcome.lower_bound_one_stage_s,
-        lower_bound_one_order_s=outcome.lower_bound_one_order_s,
-        memory_limit_bytes=question.cluster.accelerator.usable_bytes,
-        warnings=(*warnings, *_warnings(call, outcome, was_stopped=budget.stopped)),
-    )
-    if outcome.priced:
-        best = outcome.priced[0]
-        _refuse_full_host(question, best)
-        document = replace(
-            with_plan(document, question, best.plan, best.profile, best.step),
-            left_open=how_left_open(call, outcome, budget),
-        )
-        told = outcome.priced
-        if expects_runs(question):  # another kind may be far away
-            told = tuple(one for one in told if _step_s(one) <= FAR * _step_s(best))
-        told, published = _with_published(call, told, budget, shelves)
-        own = published is not None and published[0] is best
-        document = replace(
-            document,
-            alternatives=tuple(alternatives(question, told, published)),
-            published=published[1] if published is not None and own else None,
-        )
-        gaps = launch_gaps(document, question)
-        sure = question.overheads.fit_probability > USUAL_FIT_PROBABILITY  # so it was asked for
-        doubts = () if sure else tuple(filter(None, [doubt(document)]))
-        document = replace(
-            document,
-            warnings=(*document.warnings, *gaps, *doubts),
-            launchable=_launchable(document, question, outcome, budget, shelves),
-        )
-    elif not budget.stopped:  # also where what is missing is too little for a proof
-        question = replace(question, cluster=with_host(question.cluster))
-        diagnosis = diagnose_model(question, budget)
-        fixes = tuple(priced_relaxations(question, diagnosis.relaxations, budget))
-        document = replace(document, binding=diagnosis.binding, relaxations=fixes)
-    elif budget.time_limit_s is not None and not outcome.interrupted:
-        short = (
-            f"time-limit: {budget.time_limit_s:g} s ended before a plan was found; give the search "
-            "more time, or narrow the degrees (--tp, --pp, …)"
-        )
-        document = replace(document, warnings=(*document.warnings, short))
-    return replace(document, search_s=budget.cpu_s - started_s)
-
-
-_PUBLISHED_S: Final = 60.0  # wall seconds for the best plan of a layout; it takes about one
-_OF_A_KIND: Final = 3  # plans that orders are sought behind for a runner-up of another kind
-
-
-def _with_published(
-    call: ModelCall, priced: tuple[Priced, ...], budget: Budget, shelves: Shelves
-) -> tuple[tuple[Priced, ...], tuple[Priced, str] | None]:
-    """The plans with one of the layout that people run, which one that is, and who published it."""
-    question = call.question
-    described = not isinstance(question.model, MeasuredModel)
-    if not call.top or budget.stopped or not (priced and described and expects_runs(question)):
-        return priced, None
-
-    def memory_of(name: str) -> float:
-        return accelerator(name).memory_bytes
-
-    part = budget.part(_PUBLISHED_S, stage="runners-up")
-    found = as_published(question, known_layouts(), memory_of, part, shelves)
-    if found is None:
-        return priced, None
-    known, plan = found
-    alike = [each for each in priced if _cut_of(each) == _cut_of(plan)]
-    own = bool(alike) and alike[0] is priced[0]
-    best = priced[0] if own else min((*alike, plan), key=_step_s)
-    others = [each for each in priced[1:] if each is not best]
-    if best is not priced[0]:
-        others.append(best)
-    return (priced[0], *sorted(others, key=_step_s)), (best, str(known))
-
-
-def _step_s(priced: Priced) -> float:
-    return priced.step.step_time_s
-
-
-def _cut_of(priced: Priced) -> tuple[int, ...]:
-    one = priced.candidate
-    return one.tensor, one.pipeline, one.context, one.expert, one.data, one.zero_stage == 3
-
-
-def _refuse_full_host(question: ModelQuestion, best: Priced) -> None:
-    """Raise `InvalidInput` where a host would hold more than it has: a search may leave it out."""
-    host = question.cluster.accelerator.host
-    held = bytes_on_host(question, best.plan, best.profile, best.step)
-    if host is not None and held > host.memory_bytes:
-        has = format_bytes(host.memory_bytes)
-        problem = f"would keep {format_bytes(held)} of each device on its host, which has {has}"
-        raise InvalidInput.of("offload", f"{problem}: give smaller shares, or --recompute full")
-
-
-def _launchable(
-    document: ModelPlanResult,
-    question: ModelQuestion,
-    outcome: ModelOutcome,
-    budget: Budget,
-    shelves: Shelves,
-) -> Launchable | None:
-    """What a framework runs in place of a free plan; None where some framework runs that."""
-    free = question.allowed.framework is None and not isinstance(question.model, MeasuredModel)
-    if not free or budget.stopped or document.launched_by():
-        return None
-    target, _ = framework_for(question)
-    if target is None:
-        return None
-    step_s: float | None = None
-    # In place of an order that no framework has, the best plan beside it that one runs.
-    for each in outcome.priced[1:] if document.schedule in KEEPS_TO_ROOM else ():
-        other = with_plan(document, question, each.plan, each.profile, each.step)
-        if launchers := other.launched_by():
-            target, step_s = launchers[0], each.step.step_time_s
-            break
-    job = planned_job(document, question.config, question.cluster)
-    gap = next(iter(gaps_of(job, target)), None)
-    if step_s is None:
-        asked = replace(question, allowed=replace(question.allowed, framework=target))
-        found = plan_runnable(
-            asked, budget, num_alternatives=0, is_bounded=False, shelves=shelves
-        ).priced
-        step_s = found[0].step.step_time_s if found else None
-    return Launchable(
-        framework=target,
-        reason="" if gap is None else str(gap.fault),
-        step_time_s=step_s,
-        slowdown=None if step_s is None else step_s / (document.step_time_s or math.inf),
-    )
-
-
-def launch_gaps(document: PlannedModel, question: ModelQuestion) -> tuple[str, ...]:
-    """What the framework that was named cannot express of the plan that was found."""
-    if (framework := question.allowed.framework) is None:
-        return ()
-    job = planned_job(document, question.config, question.cluster)
-    found = (*(gap.fault for gap in gaps_of(job, framework)),)
-    found += (*unsaid_training(job.model, job.recipe, framework),)
-    return tuple(f"framework: {fault}" for fault in found)
-
-
-def answer_keys(call: ModelCall, outcome: Outcome[Any], budget: Budget) -> dict[str, Any]:
-    """What a document says of a search and its bound, however many pools it was over."""
-    return {
-        "status": status_of(outcome),
-        "lower_bound_s": outcome.lower_bound_s,
-        "bound_kind": BoundKind.PROVED,
-        "interrupted": outcome.interrupted,
-        "considered": outcome.considered,
-        "pruned": outcome.pruned,
-        "not_reached": outcome.not_reached,
-        "request": request_of(call, time_limit_s=budget.time_limit_s),
-    }
-
-
-def _warnings(call: ModelCall, outcome: ModelOutcome, *, was_stopped: bool) -> Iterator[str]:
-    yield from call.warnings
-    has_experts = call.question.model.experts is not None
-    recipe, most = call.question.settings.recipe, call.question.allowed.expert.most
-    yield from without_effect(
-        recipe,
-        model=call.model.name,
-        expert_parallel=has_experts and most != 1,
-        experts=has_experts,
-    )
-    yield from search_in_words(call.question, outcome, was_stopped=was_stopped)
-    if outcome.priced and outcome.priced[0].plan.parallelism is None:
-        yield "degrees that differ between stages: no framework runs such a plan yet"
-
-
 # The figures of a document about a model, computed again from what it carries
 # ----------------------------------------------------------------------------
 
 _SHARED: Final = (
     *("tensor", "pipeline", "data", "context", "expert", "virtual_stages", "state_copies"),
 )
-
-
-def remake_model_plan(document: ModelPlanResult) -> ModelPlanResult:
-    """The document with every figure that follows from its plan, if it has one.
-
-    Raises `InvalidInput` where model or cluster cannot be read or the plan breaks a rule.
-    """
-    if not document.stages:
-        return document
-    question, plan, profile = planned(document)
-    step = predicted(question, plan, profile)
-    computed = with_plan(document, question, plan, profile, step)
-    launched = document.launchable
-    if launched is not None and launched.step_time_s is not None:
-        launched = replace(launched, slowdown=launched.step_time_s / step.step_time_s)
-    return replace(
-        computed,
-        **known_of_others(document, step.step_time_s),
-        launchable=launched,
-        memory_limit_bytes=question.cluster.accelerator.usable_bytes,
-    )
-
-
-def known_of_others(document: Any, step_s: float) -> dict[str, Any]:
-    """What a document of a plan says of other plans, beside a step of `step_s` seconds."""
-    why, others = document.reasons, document.alternatives
-    return {
-        "reasons": None if why is None else remake_reasons(why, step_s),
-        "alternatives": tuple(replace(o, slowdown=o.step_time_s / step_s) for o in others),
-    }
 
 
 def planned(document: ModelPlanResult) -> tuple[ModelQuestion, Plan, Profile]:
@@ -908,7 +619,7 @@ def profile_of(question: ModelQuestion, plan: Plan) -> Profile:
     )
 
 
-def microbatch_of(document: PlannedStep, question: ModelQuestion) -> int:
+def microbatch_of(document: ModelPlanResult, question: ModelQuestion) -> int:
     """Sequences of a microbatch; raises `InvalidInput` where they do not divide the batch."""
     size, batch = document.micro_batch, question.workload.global_batch
     if size is None or size < 1 or batch % size:

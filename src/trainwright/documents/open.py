@@ -14,7 +14,6 @@ from trainwright.documents.registry import (
     COMPARABLE,
     EXPLAINED,
     KINDS,
-    PLANS,
     READABLE,
     REPORTED,
     kind_of,
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 
     from trainwright.documents.difference import WhatIfResult
     from trainwright.documents.improvement import ImprovementResult
-    from trainwright.documents.mixed_plan import MixedPlanResult, MixedStageRecord
     from trainwright.documents.model_estimate import ModelEstimateResult
     from trainwright.documents.model_plan import ModelPlanResult, ModelStageRecord
     from trainwright.documents.placement import PlacedStageRecord, PlacementResult
@@ -43,8 +41,7 @@ if TYPE_CHECKING:
     from trainwright.documents.sweep import ModelSweepResult
     from trainwright.plans.status import Status
 
-    PlannedModel: TypeAlias = ModelPlanResult | MixedPlanResult
-    Priced: TypeAlias = PlanResult | PlannedModel | EstimateResult
+    Priced: TypeAlias = PlanResult | ModelPlanResult | EstimateResult
     Readable: TypeAlias = Priced | PlacementResult | ScheduleResult
     Comparable: TypeAlias = Readable | ModelEstimateResult | ModelSweepResult | WhatIfResult
     Explained: TypeAlias = Comparable | ImprovementResult
@@ -258,17 +255,17 @@ def open_document(document: AnyDocument) -> Readable:
     return load_document(found) if isinstance(found, (str, Path)) else found
 
 
-def open_model_plan(document: AnyDocument) -> PlannedModel:
+def open_model_plan(document: AnyDocument) -> ModelPlanResult:
     """A model's plan at a path, its figures checked, or the one a result carries.
 
     It may be on one pool or several. Raises `InvalidInput` for documents of other kinds.
     """
     found: Any = document.document if isinstance(document, Report) else document
     if isinstance(found, (str, Path)):
-        found = load(found, PLANS)
-    if found.kind not in PLANS:
+        found = load(found, ("model-plan",))
+    if found.kind != "model-plan":
         raise InvalidInput.of("kind", f'must be "model-plan", a model\'s plan, got "{found.kind}"')
-    plan: PlannedModel = found
+    plan: ModelPlanResult = found
     return plan
 
 
@@ -303,7 +300,7 @@ def opened(given: Any) -> Iterator[tuple[Any, str, str]]:
 # --------------------
 
 if TYPE_CHECKING:
-    Planned: TypeAlias = PlanResult | PlannedModel | PlacementResult
+    Planned: TypeAlias = PlanResult | ModelPlanResult | PlacementResult
 else:
     Planned: TypeAlias = Any
 
@@ -324,7 +321,7 @@ class Result(Report[Planned]):
     ) -> (
         tuple[StageRecord, ...]
         | tuple[ModelStageRecord, ...]
-        | tuple[MixedStageRecord, ...]
+        | tuple[ModelStageRecord, ...]
         | tuple[PlacedStageRecord, ...]
     ):
         """Stages in pipeline order; empty without a plan."""

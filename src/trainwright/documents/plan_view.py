@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.cluster.accelerator import UNFITTED
 from trainwright.cluster.calibration import POOLED
@@ -52,12 +52,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from trainwright.cluster import Accelerator, Cluster
-    from trainwright.documents.mixed_plan import (
-        MixedAlternative,
-        MixedBinding,
-        MixedPlanResult,
+    from trainwright.documents.model_plan import (
+        Alternative,
+        Launchable,
+        ModelPlanResult,
     )
-    from trainwright.documents.model_plan import Alternative, Launchable, ModelPlanResult
     from trainwright.documents.view import Line
     from trainwright.execution import Budget
     from trainwright.model import Precision, Recipe
@@ -69,8 +68,6 @@ if TYPE_CHECKING:
     from trainwright.profile import Profile
     from trainwright.profile.measured_model import Trained
 
-    Planned: TypeAlias = ModelPlanResult | MixedPlanResult
-    Considered: TypeAlias = Alternative | MixedAlternative
 
 VERDICTS: Final = {
     Status.OPTIMAL: "optimal, proved",
@@ -87,7 +84,7 @@ LAYOUTS: Final = {
 _MOST_ROWS: Final = 16  # of ranks, in a terminal
 
 
-def plan_view(document: Planned) -> Iterator[Line]:
+def plan_view(document: ModelPlanResult) -> Iterator[Line]:
     """The verdict and its evidence, what to change, pools and ranks; the rest is folded."""
     yield from _headline(document)
     if table := change_table(document, most=MOST_SHOWN):
@@ -122,7 +119,7 @@ def plan_view(document: Planned) -> Iterator[Line]:
 # ---------------------------------
 
 
-def _headline(document: Planned) -> Iterator[str]:
+def _headline(document: ModelPlanResult) -> Iterator[str]:
     request = document.request
     cluster = request.cluster.name if request.cluster else "?"
     devices = format_count(document.devices_used or request.num_devices or 0, "device")
@@ -134,7 +131,7 @@ def _headline(document: Planned) -> Iterator[str]:
         if (framework := request.space.framework) is not None:
             yield f"of the plans that {framework} launches; --framework any asks for all"
         return
-    fits = "fits" if document.fits else "does NOT fit"
+    fits = "does NOT fit" if document.fits is False else "fits"
     yield f"{where}: {fits}, {format_seconds(document.step_time_s)} per step ({_range(document)})"
     yield from evidence_line(document.assumptions)
     yield "; ".join((*_throughput(document), proof(document)))
@@ -159,13 +156,13 @@ def _headline(document: Planned) -> Iterator[str]:
     if (idle := imbalance(document)) >= NEGLIGIBLE:
         yield f"imbalance: the other ranks work {idle:.1%} of the step less on average"
     if not document.groups:
-        yield from memory_line(document)  # type: ignore[arg-type]
+        yield from memory_line(document)
     if document.binding is not None:
         yield f"what binds: {document.binding.description}"
     yield from unfitted_line(document.assumptions)
 
 
-def order_in_words(document: Planned) -> str | None:
+def order_in_words(document: ModelPlanResult) -> str | None:
     """Where a searched order began, and a hash that tells it from others."""
     order = document.order
     if order is None:
@@ -173,24 +170,24 @@ def order_in_words(document: Planned) -> str | None:
     return f"from {order.family}, {content_hash(encode(order))[:12]}"
 
 
-def _on_all_ranks(document: Planned) -> str:
+def _on_all_ranks(document: ModelPlanResult) -> str:
     family = FAMILIES.get(document.schedule or "")
     if family is None or not family.head_barriers or document.parallelism is None:
         return ""
     return f", head and embedding cut over all {document.parallelism.pipeline} ranks"
 
 
-def launch_line(document: Planned) -> Iterator[str]:
+def launch_line(document: ModelPlanResult) -> Iterator[str]:
     """Which frameworks launch the plan; of one that none does, what it gains over one that is."""
     framework = document.request.space.framework
     if framework is not None:
         yield f"launched by {framework} ({TARGETS[framework]})"
     if framework is not None or document.groups or document.request.model.kind == "profile":
         return
-    if able := document.launched_by():  # type: ignore[union-attr]
+    if able := document.launched_by():
         yield f"launched by {', '.join(able)}"
         return
-    other: Launchable | None = document.launchable  # type: ignore[union-attr]
+    other: Launchable | None = document.launchable
     yield "launched by no framework" + ("" if other is None else f": {other.reason}")
     if other is not None and other.step_time_s is None:
         yield f"nothing that {other.framework} launches fits"
@@ -201,7 +198,7 @@ def launch_line(document: Planned) -> Iterator[str]:
         )
 
 
-def imbalance(document: Planned) -> float:
+def imbalance(document: ModelPlanResult) -> float:
     """The share of the step that ranks work less than the busiest, on average over all ranks.
 
     It is no part of the step, which is that of the busiest rank: others wait for it. 0 where pools
@@ -245,12 +242,12 @@ def memory_classes(memory: StageMemory) -> dict[str, float]:
     return {name: held for name, held in memory.by_class.items() if held > 0}
 
 
-def use_of_pools(document: Planned) -> str:
+def use_of_pools(document: ModelPlanResult) -> str:
     """How the plan uses its pools, where there are several."""
     return "" if document.layout is None else f"{LAYOUTS[document.layout]}: "
 
 
-def devices_by_pool(document: Planned) -> str:
+def devices_by_pool(document: ModelPlanResult) -> str:
     """How many devices of each kind the plan uses, or of the only one."""
     if not document.groups:
         return f"{document.devices_used or 0}"
@@ -258,7 +255,7 @@ def devices_by_pool(document: Planned) -> str:
     return ", ".join(each for each in used if not each.startswith("0 ")) or "0"
 
 
-def _range(document: Planned) -> str:
+def _range(document: ModelPlanResult) -> str:
     low_s, high_s = document.step_time_low_s, document.step_time_high_s
     if low_s is None or high_s is None:
         return "of the profile's layers"
@@ -266,7 +263,7 @@ def _range(document: Planned) -> str:
     return f"{format_seconds(low_s)} to {format_seconds(high_s)}, 90%, {known} estimate"
 
 
-def is_fitted(document: Planned) -> bool:
+def is_fitted(document: ModelPlanResult) -> bool:
     """Whether the times rest on constants fitted to measured runs."""
     return document.assumptions.get("times", "").startswith(f"{Origin.FITTED}:")
 
@@ -292,7 +289,7 @@ def evidence_line(assumptions: Mapping[str, str]) -> Iterator[str]:
         yield said if said.count("(") == said.count(")") else said.removesuffix(")")
 
 
-def _throughput(document: Planned) -> Iterator[str]:
+def _throughput(document: ModelPlanResult) -> Iterator[str]:
     """Tokens and MFU, where the length of a sequence and the model's FLOPs are known."""
     if document.tokens_per_s is None:
         return
@@ -301,7 +298,7 @@ def _throughput(document: Planned) -> Iterator[str]:
     yield f"{document.tokens_per_s:,.0f} tokens/s, {per_device:,.0f} per device{mfu}"
 
 
-def proof(document: Planned) -> str:
+def proof(document: ModelPlanResult) -> str:
     """What is proved about the step time, and of which plans nothing is."""
     if document.status is not Status.OPTIMAL and not document.lower_bound_s:
         yet = " yet" if document.considered else ", for none was looked for"
@@ -309,7 +306,7 @@ def proof(document: Planned) -> str:
     return _proved(document) + _unless_named(document)
 
 
-def _unless_named(document: Planned) -> str:
+def _unless_named(document: ModelPlanResult) -> str:
     """What no proof is about where the request leaves it open."""
     space, of_profile = document.request.space, document.request.model.kind == "profile"
     if document.groups or of_profile:
@@ -328,7 +325,7 @@ def _unless_named(document: Planned) -> str:
 _LEAST_COPIED: Final = 4  # devices that make two groups of several replicas
 
 
-def _copies_open(document: Planned) -> bool:
+def _copies_open(document: ModelPlanResult) -> bool:
     """Whether sharded state could be kept in numbers of copies that nobody asked for."""
     space, stages = document.request.space, document.request.space.zero_stages
     devices = document.request.num_devices or document.devices_used or 0
@@ -340,7 +337,7 @@ def _copies_open(document: Planned) -> bool:
     )
 
 
-def _proved(document: Planned) -> str:
+def _proved(document: ModelPlanResult) -> str:
     if document.status is Status.OPTIMAL:
         return f"no {proved_space(document)} is faster, proved"
     gap = f"gap <= {format_percent_up(document.gap or 0)} to a proved bound"
@@ -356,7 +353,7 @@ def _proved(document: Planned) -> str:
     return f"{gap} on all plans; no plan with one stage per rank is faster"
 
 
-def proved_space(document: Planned) -> str:
+def proved_space(document: ModelPlanResult) -> str:
     """What the bound is on: every plan that the request admits, or the layouts over pools."""
     if not document.groups:
         return "plan that the request admits"
@@ -376,7 +373,7 @@ def _shares(parts_s: Mapping[str, float], step_s: float) -> str:
 # ---------------
 
 
-def pool_table(document: Planned) -> Table | None:
+def pool_table(document: ModelPlanResult) -> Table | None:
     """One row per pool, where the cluster has several."""
     if not document.groups:
         return None
@@ -435,7 +432,7 @@ class RankRow:
     host_bytes: float | None = None
 
 
-def rank_rows(document: Planned) -> tuple[RankRow, ...]:
+def rank_rows(document: ModelPlanResult) -> tuple[RankRow, ...]:
     """The rows of a plan with stages; the rank that sets the pace is marked first."""
     several, marks = bool(document.groups), _marks_by_rank(document)
     return tuple(
@@ -459,11 +456,10 @@ def rank_rows(document: Planned) -> tuple[RankRow, ...]:
     )
 
 
-def _marks_by_rank(document: Planned) -> dict[tuple[int, int], tuple[str, ...]]:
+def _marks_by_rank(document: ModelPlanResult) -> dict[tuple[int, int], tuple[str, ...]]:
     """What is said of ranks, by chain and rank."""
-    if document.kind == "mixed-plan":
-        at: MixedBinding | None = document.binding  # type: ignore[assignment]
-        return {} if at is None else {(at.chain, at.rank): ("binds",)}
+    if document.on_pools:
+        return {} if document.ends is None else {document.ends: ("binds",)}
     marks: dict[tuple[int, int], tuple[str, ...]] = {}
     marks[0, busiest_rank(document.ranks)] = ("slowest",)
     if len(document.ranks) > 1:
@@ -478,7 +474,7 @@ def busiest_rank(ranks: Sequence[RankRecord]) -> int:
     return busy_s.index(max(busy_s))
 
 
-def fullest_rank(document: Planned) -> int:
+def fullest_rank(document: ModelPlanResult) -> int:
     """The rank, by its place among all, whose devices hold most."""
     sizes = [rank.memory_bytes for rank in document.ranks]
     return sizes.index(max(sizes))
@@ -565,8 +561,8 @@ def _rank_cells(row: RankRow) -> Iterator[Cell | int | str]:
 # ----------------------------------------------------
 
 
-def _search(document: Planned) -> Iterator[str]:
-    if not document.fits:
+def _search(document: ModelPlanResult) -> Iterator[str]:
+    if document.fits is False:
         yield "changes that fit are found by: trainwright improve DOCUMENT"
     if document.stages and not document.considered:
         return
@@ -578,10 +574,10 @@ def _search(document: Planned) -> Iterator[str]:
         yield f"interrupted: {found}"
 
 
-def alternative_table(document: Planned) -> Table:
+def alternative_table(document: ModelPlanResult) -> Table:
     """The plan, and those considered and not chosen; a terminal shows the others only."""
     others = document.alternatives
-    several = document.kind == "mixed-plan"
+    several = document.on_pools
     plans = [other.parallelism for other in others]
     pools, one_pool = ("both", "none") if several else ("none", "both")
     columns = (
@@ -608,20 +604,21 @@ def alternative_table(document: Planned) -> Table:
     )
 
 
-def notable_lines(document: Planned) -> Iterator[str]:
+def notable_lines(document: ModelPlanResult) -> Iterator[str]:
     """The runner-up that there is a reason to take, and the layout that people run."""
-    if (who := getattr(document, "published", None)) is not None:
+    if (who := document.published) is not None:
         yield f"these degrees were published by {who}, of what is known the nearest to this job"
     for other in document.alternatives:
-        if (reason := getattr(other, "reason", None)) and other.parallelism is not None:
-            yield f"{layout_line(other.parallelism)}, {other.schedule}: {reason} (--prefer simple)"
-        if (who := getattr(other, "published", None)) and other.parallelism is not None:
+        if other.reason:
+            layout = layout_line(other.parallelism)
+            yield f"{layout}, {other.schedule}: {other.reason} (--prefer simple)"
+        if who := other.published:
             slower = f"{other.slowdown - 1:.1%} slower"
             yield f"{layout_line(other.parallelism)}: as published by {who}; here {slower}"
 
 
 def _own_cells(
-    document: Planned, plans: Sequence[Parallelism | None]
+    document: ModelPlanResult, plans: Sequence[Parallelism | None]
 ) -> list[Cell | float | str | None]:
     return [
         "the plan",
@@ -639,10 +636,10 @@ def _own_cells(
 
 
 def _other_cells(
-    other: Considered, plans: Sequence[Parallelism | None]
+    other: Alternative, plans: Sequence[Parallelism | None]
 ) -> list[Cell | float | str | None]:
     return [
-        LAYOUTS[other.layout],
+        LAYOUTS[other.layout or "alone"],
         (" -> " if other.layout == "across" else " + ").join(other.device_kinds),
         other.devices_used,
         *layout_cells(other.parallelism, plans),
@@ -656,7 +653,7 @@ def _other_cells(
     ]
 
 
-def losses(other: Considered) -> str:
+def losses(other: Alternative) -> str:
     """The one or two parts of the step in which a plan loses most."""
     return ", ".join(f"{name} +{format_seconds(s)}" for name, s in main_losses(other))
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from trainwright.documents.plan_view import Considered
+    from trainwright.documents.model_plan import Alternative
     from trainwright.documents.view import Column, Line
     from trainwright.errors import Fault, TrainwrightError
     from trainwright.plans.plan import Parallelism
@@ -152,15 +152,15 @@ def _values(degrees: Parallelism) -> dict[str, str]:
 NEGLIGIBLE: Final = 5e-4  # of the step: not worth a word
 
 
-def main_losses(other: Considered) -> tuple[tuple[str, float], ...]:
+def main_losses(other: Alternative) -> tuple[tuple[str, float], ...]:
     """The one or two parts of the step in which it loses most, in seconds, largest first."""
-    worst = sorted(other.lost_s.items(), key=lambda part: -part[1])[:2]
+    worst = sorted((other.lost_s or {}).items(), key=lambda part: -part[1])[:2]
     return tuple(
         (name, lost_s) for name, lost_s in worst if lost_s > 0 and is_noticed(lost_s, other)
     )
 
 
-def is_noticed(changed_s: float, other: Considered) -> bool:
+def is_noticed(changed_s: float, other: Alternative) -> bool:
     """Whether a change is more than a negligible part of the step."""
     return abs(changed_s) >= NEGLIGIBLE * other.step_time_s
 

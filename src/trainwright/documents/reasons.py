@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from trainwright.documents.explanation import ModelExplanation
-    from trainwright.documents.mixed_plan import MixedPlanResult
     from trainwright.documents.model_plan import Alternative, ModelPlanResult
     from trainwright.documents.view import Cell, Table
     from trainwright.plans.status import Relaxation
@@ -120,7 +119,7 @@ class Change:
     is_published: bool = False
 
 
-def changes_of(document: ModelPlanResult | MixedPlanResult) -> tuple[Change, ...]:
+def changes_of(document: ModelPlanResult) -> tuple[Change, ...]:
     """What would make a plan fit, else what makes it faster, and what is nearly as fast.
 
     Of several ways to one plan the first is told.
@@ -147,8 +146,8 @@ def fixes_of(relaxations: Iterable[Relaxation]) -> Iterator[Change]:
         yield Change(what=what, options=options, step_time_s=fix.step_time_s)
 
 
-def _faster(document: ModelPlanResult | MixedPlanResult) -> Iterator[tuple[Change, object]]:
-    reasons = getattr(document, "reasons", None)
+def _faster(document: ModelPlanResult) -> Iterator[tuple[Change, object]]:
+    reasons = document.reasons
     for gain in sorted(reasons.gains if reasons else (), key=lambda each: -each.saved):
         if gain.replanned and gain.saved >= NEGLIGIBLE:
             more = f"{gain.change.removeprefix('+')} more {gain.resource}"
@@ -161,9 +160,9 @@ def _faster(document: ModelPlanResult | MixedPlanResult) -> Iterator[tuple[Chang
             yield change, gain
 
 
-def _others(document: ModelPlanResult | MixedPlanResult) -> Iterator[tuple[Change, object]]:
+def _others(document: ModelPlanResult) -> Iterator[tuple[Change, object]]:
     """Plans without something, and runners-up that cut the model otherwise than these."""
-    reasons, step_s = getattr(document, "reasons", None), document.step_time_s or 0.0
+    reasons, step_s = document.reasons, document.step_time_s or 0.0
     cuts = {_cut(document)}
     for each in reasons.without if reasons else ():
         if each.slowdown is not None and each.slowdown <= _WORST:
@@ -180,14 +179,14 @@ def _others(document: ModelPlanResult | MixedPlanResult) -> Iterator[tuple[Chang
     if document.kind != "model-plan" or document.parallelism is None:
         return
     for other in document.alternatives:
-        published = getattr(other, "published", None) is not None
+        published = other.published is not None
         if not published and (_cut(other) in cuts or other.slowdown > _WORST):
             continue
         cuts.add(_cut(other))
-        differs = ", ".join(_differences(document, other))  # type: ignore[arg-type]
+        differs = ", ".join(_differences(document, other))
         change = Change(
             what=f"as published: {differs}" if published else differs,
-            options=_options(other),  # type: ignore[arg-type]
+            options=_options(other),
             step_time_s=other.step_time_s,
             ratio=other.step_time_s / step_s,
             peak_memory_bytes=other.peak_memory_bytes,
@@ -269,9 +268,7 @@ def _options(other: Alternative) -> str:
     return " ".join([*kept, *rest])
 
 
-def change_table(
-    document: ModelPlanResult | MixedPlanResult, *, most: int | None = None
-) -> Table | None:
+def change_table(document: ModelPlanResult, *, most: int | None = None) -> Table | None:
     """The changes as a table; None where there is none."""
     every = changes_of(document)
     found = every[:most]

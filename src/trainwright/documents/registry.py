@@ -70,7 +70,7 @@ KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
             "documents.model_plan",
             "ModelPlanResult",
             "documents.plan_view:plan_view",
-            remake="remake_model_plan",
+            remake="documents.model_search:remake_model_plan",
             page="model_plan:model_plan_content",
             is_estimated=True,
         ),
@@ -94,14 +94,6 @@ KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
             "schedule_view",
             remake="remake_schedule",
             page="schedule_report:schedule_content",
-        ),
-        "mixed-plan": _kind(
-            "documents.mixed_plan",
-            "MixedPlanResult",
-            "documents.plan_view:plan_view",
-            remake="remake_mixed_plan",
-            page="model_plan:model_plan_content",
-            is_estimated=True,
         ),
         "model-estimate": _kind(
             "documents.model_estimate",
@@ -182,9 +174,8 @@ KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
 )
 
 # Which kinds a command reads, in the order in which a refusal lists them.
-PLANS: Final = ("model-plan", "mixed-plan")  # of a model, on one pool and on several
 PRICED: Final = ("plan", "model-plan", "estimate")
-READABLE: Final = ("plan", *PLANS, "estimate", "placement", "schedule")
+READABLE: Final = ("plan", "model-plan", "estimate", "placement", "schedule")
 COMPARABLE: Final = (*READABLE, "model-estimate", "model-sweep", "whatif")
 EXPLAINED: Final = (*COMPARABLE, "improvement")
 # A what-if is shown as its two plans, a verification beside the document that it is of.

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from trainwright.documents.fit import FitRequest
     from trainwright.documents.model_estimate import ModelEstimateRequest
-    from trainwright.documents.open import PlannedModel
+    from trainwright.documents.model_plan import ModelPlanResult
     from trainwright.plans.capability import Demands, Gap
     from trainwright.plans.configuration import Configuration
     from trainwright.plans.prediction import RankRecord
@@ -130,7 +130,7 @@ def job_of_configuration(
     )
 
 
-def planned_job(document: PlannedModel, model: TransformerConfig, cluster: Cluster) -> Job:
+def planned_job(document: ModelPlanResult, model: TransformerConfig, cluster: Cluster) -> Job:
     """The job of the plan, whose replicas all run alike.
 
     Raises `InvalidInput` where the document holds none, `UnsupportedFeature` where replicas on
@@ -171,25 +171,24 @@ def planned_job(document: PlannedModel, model: TransformerConfig, cluster: Clust
 
 
 def planned_parts(
-    document: PlannedModel, model: TransformerConfig, ranks: Sequence[RankRecord] = ()
+    document: ModelPlanResult, model: TransformerConfig, ranks: Sequence[RankRecord] = ()
 ) -> tuple[StagePart, ...]:
     """The stages of a plan as the first replica runs them, or those of a chain with these ranks."""
     kinds, parts = layer_kinds(model), []
     for stage in document.stages:
         first, last = min(stage.layers), max(stage.layers)
-        options = stage.options_of(ranks[stage.rank]) if ranks else stage.options
+        options = stage.options_of(ranks[stage.rank]) if ranks else stage.first_options
         modes = [Recompute(options[str(layer)]) for layer in sorted(stage.layers)]
         parts.append(stage_part(kinds[first : last + 1], modes, kinds, first))
     return tuple(parts)
 
 
-def refuse_unlike_replicas(document: PlannedModel) -> None:
+def refuse_unlike_replicas(document: ModelPlanResult) -> None:
     """Raise `UnsupportedFeature` where replicas differ in microbatches or recomputation."""
     for number, stage in enumerate(document.stages):
-        groups = getattr(stage, "replicas", ())
         for what, told in (
-            ("number of microbatches", {each.num_microbatches for each in groups}),
-            ("recomputation", {tuple(sorted(each.options.items())) for each in groups}),
+            ("number of microbatches", {each.num_microbatches for each in stage.replicas}),
+            ("recomputation", {tuple(sorted(each.options.items())) for each in stage.replicas}),
         ):
             if len(told) > 1:
                 raise UnsupportedFeature(
@@ -200,7 +199,7 @@ def refuse_unlike_replicas(document: PlannedModel) -> None:
                 )
 
 
-def _nodes(document: PlannedModel, cluster: Cluster) -> tuple[int, ...]:
+def _nodes(document: ModelPlanResult, cluster: Cluster) -> tuple[int, ...]:
     """The pool of each node in the order of ranks, pipeline stages outermost; () of one pool."""
     degrees = document.parallelism
     if len(cluster.pools) == 1 or degrees is None:

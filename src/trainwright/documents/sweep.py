@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from trainwright.documents.mixed_plan import MixedPlanResult, remake_mixed_plan
 from trainwright.documents.model_plan import ModelPlanResult
+from trainwright.documents.model_search import remake_model_plan
 from trainwright.documents.plan_view import plan_view
 from trainwright.documents.printing import layout_cells, layout_columns
 from trainwright.documents.view import (
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from trainwright.arrays import Floats
-    from trainwright.documents.plan_view import Planned
+    from trainwright.documents.model_plan import ModelPlanResult
     from trainwright.documents.view import Line, Table
     from trainwright.options.option import Options
     from trainwright.options.question import ModelCall
@@ -85,7 +85,7 @@ class SweepRow:
     """The best plan on at most `devices`; without one, `reason` says what cannot fit.
 
     `settings` are the options that were given a value for this row alone, as text by flag;
-    `layout` says how several pools are used, as in a `mixed-plan`.
+    `layout` says how several pools are used, as in a `model-plan`.
 
     `goodput` is the share of time that is useful work, with a checkpoint every
     `checkpoint_interval_s`; `train_s`, `cost` and `energy_j` are of the whole training, failures
@@ -170,7 +170,7 @@ class ModelSweepResult:
     interrupted: bool = False
     warnings: tuple[str, ...] = ()
     search_s: float | None = None
-    best_plan: ModelPlanResult | MixedPlanResult | None = None
+    best_plan: ModelPlanResult | None = None
     request: PlanRequest
 
     @property
@@ -342,7 +342,7 @@ def _is_late(row: SweepRow, goal: Goal) -> bool:
 
 def plan_row(
     size: int,
-    plan: Planned,
+    plan: ModelPlanResult,
     goal: Goal,
     *,
     price_per_hour: float | None = None,
@@ -378,11 +378,11 @@ def plan_row(
     return with_totals(row, goal)
 
 
-def on_more_devices(plan: Planned, own: Planned) -> Planned:
+def on_more_devices(plan: ModelPlanResult, own: ModelPlanResult) -> ModelPlanResult:
     """A plan as the answer of a search on more devices that found none as fast, with its bound."""
     step_s, bound_s = plan.step_time_s or 0.0, own.lower_bound_s or 0.0
     gap = relative_gap(step_s, bound_s)
-    if isinstance(plan, ModelPlanResult):
+    if not plan.on_pools:
         one_stage_s, one_order_s = own.lower_bound_one_stage_s, own.lower_bound_one_order_s
         plan = replace(
             plan,
@@ -391,7 +391,7 @@ def on_more_devices(plan: Planned, own: Planned) -> Planned:
             left_open=own.left_open,
         )
     else:  # its pools have more devices
-        plan = remake_mixed_plan(replace(plan, request=own.request))
+        plan = remake_model_plan(replace(plan, request=own.request))
     return replace(
         plan,
         status=Status.OPTIMAL if gap <= OPTIMAL_TOLERANCE else Status.GAP,

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from trainwright.documents.jobs import job_of, timelines_of
-from trainwright.documents.mixed_plan import MixedPlanResult
 from trainwright.documents.model_estimate import ModelEstimateResult
 from trainwright.documents.model_plan import ModelPlanResult
 from trainwright.documents.open import recheck
@@ -71,7 +70,7 @@ Verifiable = (
     | EstimateResult
     | PlacementResult
     | ModelPlanResult
-    | MixedPlanResult
+    | ModelPlanResult
     | ModelEstimateResult
     | ScheduleResult
 )
@@ -179,10 +178,12 @@ def _(document: ScheduleResult) -> Pipeline:
 @subject_of.register
 def _(document: ModelPlanResult) -> Pipeline | Replicas:
 
+    if document.on_pools:
+        return _of_chains(document)
     job = job_of(document)
     if job.parallelism is None:
         return of_own_degrees(document, job)
-    return _of_job(document, job, document.peak_memory_bytes_per_rank)
+    return _of_job(document, job, document.peak_memory_bytes_per_rank or ())
 
 
 @subject_of.register
@@ -192,8 +193,7 @@ def _(document: ModelEstimateResult) -> Pipeline:
     return replace(_of_job(document, job_of(document), held), makespan_s=document.pipeline_s)
 
 
-@subject_of.register
-def _(document: MixedPlanResult) -> Pipeline:
+def _of_chains(document: ModelPlanResult) -> Pipeline:
     """The chains of like replicas, the one that ends the step with the time of the pipeline."""
     degrees = document.parallelism
     if not document.stages or degrees is None:

@@ -17,7 +17,6 @@ from trainwright.cluster.calibration import TYPICAL, line_of
 from trainwright.documents.explanation import ModelExplanation
 from trainwright.documents.fit import FitResult
 from trainwright.documents.improvement import ImprovementResult
-from trainwright.documents.mixed_plan import MixedPlanResult
 from trainwright.documents.model_estimate import ModelEstimateResult
 from trainwright.documents.model_plan import ModelPlanResult
 from trainwright.documents.model_summary import ModelSummary
@@ -108,9 +107,8 @@ def _of_fields(document: object, own: str) -> Command:
     raise TypeError(f"no command makes {type(document).__name__}")
 
 
-@_of_fields.register(MixedPlanResult)
-@_of_fields.register(ModelPlanResult)
-def _(document: ModelPlanResult | MixedPlanResult, own: str) -> Command:
+@_of_fields.register
+def _(document: ModelPlanResult, own: str) -> Command:
     return _made("plan", document.request, _asked(document.request, own), own)
 
 

@@ -63,9 +63,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from trainwright.documents.explanation import ModelExplanation
-    from trainwright.documents.mixed_plan import MixedPlanResult
     from trainwright.documents.model_plan import Alternative, ModelPlanResult
-    from trainwright.documents.plan_view import Considered, Planned
     from trainwright.pages.blocks import Card, Scatter, Section
     from trainwright.pages.subject import PricedStep, Subject
     from trainwright.plans.plan import Parallelism
@@ -81,7 +79,7 @@ _ZERO_STAGES: Final = 4
 
 def model_plan_content(subject: Subject[Any]) -> Content:
     """Everything the page says about a plan of a model."""
-    document: Planned = subject.document
+    document: ModelPlanResult = subject.document
     request = document.request
     cluster = request.cluster.name if request.cluster else "?"
     devices = format_count(document.devices_used or request.num_devices or 0, "device")
@@ -94,7 +92,7 @@ def model_plan_content(subject: Subject[Any]) -> Content:
     )
 
 
-def _subtitle(document: Planned) -> Iterator[str]:
+def _subtitle(document: ModelPlanResult) -> Iterator[str]:
     workload = document.request.workload
     is_open = document.status is Status.GAP and not document.lower_bound_s
     yield f"Plan: {'the best so far' if is_open else _VERDICTS[document.status]}"
@@ -110,7 +108,7 @@ def _subtitle(document: Planned) -> Iterator[str]:
 
 
 def _sections(subject: Subject[Any]) -> Iterator[Section]:
-    document: Planned = subject.document
+    document: ModelPlanResult = subject.document
     pictures = first_pictures(subject.priced, document)
     first: list[object] = [*first_blocks(plan_verdict(document), plan_changes(subject), pictures)]
     if document.groups and document.stages:
@@ -126,7 +124,7 @@ def _sections(subject: Subject[Any]) -> Iterator[Section]:
 
 
 def _details(subject: Subject[Any]) -> Iterator[Section]:
-    document: Planned = subject.document
+    document: ModelPlanResult = subject.document
     yield _why(document, subject.priced)
     if pools := pool_table(document):
         yield section("groups", "The kinds of devices", pools)
@@ -148,7 +146,7 @@ def _details(subject: Subject[Any]) -> Iterator[Section]:
 # -----------
 
 
-def _cards(document: Planned) -> Iterator[Card]:
+def _cards(document: ModelPlanResult) -> Iterator[Card]:
     if document.step_time_s is None:
         return
     if document.tokens_per_s is not None:
@@ -169,7 +167,7 @@ def _cards(document: Planned) -> Iterator[Card]:
     )
 
 
-def _memory_card(document: Planned) -> Card:
+def _memory_card(document: ModelPlanResult) -> Card:
     """The device with the least room: of one kind the fullest, of several in proportion."""
     rows = rank_rows(document)
     row = max(rows, key=lambda each: each.found.memory.total_bytes / (each.limit_bytes or 1.0))
@@ -179,7 +177,7 @@ def _memory_card(document: Planned) -> Card:
         return card(label, format_bytes(peak))
     kind = "" if row.device_kind is None else f" on {row.device_kind}"
     note = f"rank {row.rank}{kind}, {format_bytes(limit - peak)} left of {format_bytes(limit)}"
-    fits = document.fits and peak <= limit
+    fits = document.fits is not False and peak <= limit
     return card(label, format_bytes(peak), note, "plain" if fits else "bad")
 
 
@@ -200,7 +198,7 @@ def waiting_card(waiting_of_pipeline: float) -> Card:
 # --------------------
 
 
-def _why(document: Planned, priced: PricedStep | None) -> Section:
+def _why(document: ModelPlanResult, priced: PricedStep | None) -> Section:
     blocks: list[object] = []
     if priced is not None:
         blocks.append(term_table(priced))
@@ -211,7 +209,7 @@ def _why(document: Planned, priced: PricedStep | None) -> Section:
     return section("why", title, *blocks)
 
 
-def _blocks(document: Planned) -> Iterator[tuple[str, str]]:
+def _blocks(document: ModelPlanResult) -> Iterator[tuple[str, str]]:
     if document.binding is not None:
         what = "what binds" if document.stages else "what cannot fit"
         yield what, document.binding.description
@@ -222,9 +220,9 @@ def _blocks(document: Planned) -> Iterator[tuple[str, str]]:
         kind = document.bound_kind or "unproved"
         yield f"bound ({kind})", f"{format_seconds(document.lower_bound_s)}: {left}"
     if document.stages and not document.groups:
-        yield from _pace(document)  # type: ignore[arg-type]
+        yield from _pace(document)
     if document.groups:
-        yield from _after_the_pipeline(document)  # type: ignore[arg-type]
+        yield from _after_the_pipeline(document)
     left = f", {document.not_reached:,} not reached" if document.not_reached else ""
     excluded = f"{document.pruned:,} of them excluded by their bounds{left}"
     yield "layouts", f"{document.considered:,} considered, {excluded}"
@@ -244,7 +242,7 @@ def _pace(document: ModelPlanResult) -> Iterator[tuple[str, str]]:
         )
 
 
-def _after_the_pipeline(document: MixedPlanResult) -> Iterator[tuple[str, str]]:
+def _after_the_pipeline(document: ModelPlanResult) -> Iterator[tuple[str, str]]:
     if document.pipeline_s is not None:
         yield "pipeline", format_seconds(document.pipeline_s)
         yield "gradients exposed", format_seconds(document.exposed_gradient_sync_s or 0.0)
@@ -264,7 +262,7 @@ _SPANS: Final = {
 }
 
 
-def _switched_off(document: Planned) -> Iterator[str]:
+def _switched_off(document: ModelPlanResult) -> Iterator[str]:
     space = document.request.space
     for name in ("data_parallel", "tensor_parallel", "recompute"):
         if not getattr(space, name):
@@ -293,7 +291,7 @@ def _switched_off(document: Planned) -> Iterator[str]:
 # -----------------------------------------
 
 
-def _pool_bars(document: Planned) -> BarChart:
+def _pool_bars(document: ModelPlanResult) -> BarChart:
     """How much of the step each kind works."""
     bars = []
     for group in document.groups:
@@ -306,7 +304,7 @@ def _pool_bars(document: Planned) -> BarChart:
     return BarChart(title="Share of the step that each kind works", bars=tuple(bars), label="kind")
 
 
-def _rank_bars(document: Planned, subject: Subject[Any]) -> Iterator[BarChart]:
+def _rank_bars(document: ModelPlanResult, subject: Subject[Any]) -> Iterator[BarChart]:
     """What every rank does with the step, and what it holds at its fullest."""
     if subject.priced is not None:
         yield time_bars(subject.priced)
@@ -318,7 +316,9 @@ def _rank_bars(document: Planned, subject: Subject[Any]) -> Iterator[BarChart]:
         yield replace(held, title=f"Memory of {of} at its fullest, by rank")
 
 
-def _memory_bars(document: Planned, *, fullest: bool = False) -> Iterator[tuple[str, BarChart]]:
+def _memory_bars(
+    document: ModelPlanResult, *, fullest: bool = False
+) -> Iterator[tuple[str, BarChart]]:
     """For each kind of device what its ranks, or the fullest of them, hold."""
     rows = rank_rows(document)
     for kind in dict.fromkeys(row.device_kind for row in rows):
@@ -331,12 +331,11 @@ def _memory_bars(document: Planned, *, fullest: bool = False) -> Iterator[tuple[
         yield of, memory_bars(held, own[0].limit_bytes, title=title)
 
 
-def _chain_gantt(document: Planned, num_bars: int) -> Gantt:
-    found: MixedPlanResult = document  # type: ignore[assignment]
-    assert found.binding is not None, "a schedule is drawn of a plan"
-    own = [rank for rank in found.ranks if rank.chain == found.binding.chain]
+def _chain_gantt(document: ModelPlanResult, num_bars: int) -> Gantt:
+    assert document.ends is not None, "a schedule is drawn of a plan"
+    own = [rank for rank in document.ranks if rank.chain == document.ends[0]]
     kinds = " → ".join(dict.fromkeys(rank.device_kind for rank in own))
-    layers = sum(len(stage.layers) for stage in found.stages)
+    layers = sum(len(stage.layers) for stage in document.stages)
     return Gantt(
         note=f"One of {own[0].count} like replicas that end the step: {layers} layers on {kinds}, "
         f"{own[0].num_microbatches} microbatches, {num_bars:,} actions, simulated one by one."
@@ -349,19 +348,19 @@ def _chain_gantt(document: Planned, num_bars: int) -> Gantt:
 _MOST_PARTS: Final = 4  # of what a runner-up loses, listed when it is picked
 
 
-def alternative_blocks(document: Planned) -> Iterator[object]:
+def alternative_blocks(document: ModelPlanResult) -> Iterator[object]:
     """On one pool step time against peak memory; on several, step times by the use of pools."""
     if document.groups:
-        others: Sequence[Considered] = document.alternatives
+        others: Sequence[Alternative] = document.alternatives
         steps = [("the plan", document.step_time_s or 0.0, 1.0)]
         steps += [
-            (f"{number}: {LAYOUTS[other.layout]}", other.step_time_s, other.slowdown)
+            (f"{number}: {LAYOUTS[other.layout or 'alone']}", other.step_time_s, other.slowdown)
             for number, other in enumerate(others, 1)
         ]
         rows = ((name, s, format_seconds(s), f"{slower:.3g}×") for name, s, slower in steps)
         yield plain_bars("Step time", "way", rows)
     else:
-        yield _scatter(document)  # type: ignore[arg-type]
+        yield _scatter(document)
     yield alternative_table(document)
     if lines := tuple(f"{line}." for line in notable_lines(document)):
         yield Notes(lines=lines)
@@ -394,9 +393,9 @@ def _point(document: ModelPlanResult, other: Alternative) -> Point:
     return Point(
         name=f"{layout_line(other.parallelism)}, microbatch {other.micro_batch}",
         x=other.step_time_s,
-        y=other.peak_memory_bytes,
+        y=other.peak_memory_bytes or 0.0,
         x_text=format_seconds(other.step_time_s),
-        y_text=format_bytes(other.peak_memory_bytes),
+        y_text=format_bytes(other.peak_memory_bytes or 0.0),
         facts=tuple(_differences(document, other)),
     )
 
@@ -406,9 +405,9 @@ def _differences(document: ModelPlanResult, other: Alternative) -> Iterator[tupl
     later_s = other.step_time_s - (document.step_time_s or 0.0)
     step = format_seconds(other.step_time_s)
     yield "step", f"{step}, {other.slowdown - 1:+.1%} ({format_seconds(later_s)} longer)"
-    more = other.peak_memory_bytes - (document.peak_memory_bytes or 0.0)
+    more = (other.peak_memory_bytes or 0.0) - (document.peak_memory_bytes or 0.0)
     sign = "+" if more >= 0 else "−"
-    peak = format_bytes(other.peak_memory_bytes)
+    peak = format_bytes(other.peak_memory_bytes or 0.0)
     yield "peak memory", f"{peak}, {sign}{format_bytes(abs(more))}"
     if document.parallelism is not None:
         yield from _changed(document.parallelism, other.parallelism)
@@ -416,7 +415,7 @@ def _differences(document: ModelPlanResult, other: Alternative) -> Iterator[tupl
         yield "microbatch", f"{document.micro_batch} → {other.micro_batch}"
     if other.schedule != document.schedule:
         yield "schedule", f"{document.schedule} → {other.schedule}"
-    lost = sorted(other.lost_s.items(), key=lambda item: -abs(item[1]))
+    lost = sorted((other.lost_s or {}).items(), key=lambda item: -abs(item[1]))
     for name, more_s in lost[:_MOST_PARTS]:
         if is_noticed(more_s, other):
             sign = "+" if more_s > 0 else "−"

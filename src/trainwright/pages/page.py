@@ -14,9 +14,9 @@ from trainwright.documents.difference import difference_tables
 from trainwright.documents.explanation import ModelExplanation
 from trainwright.documents.improvement import ImprovementResult
 from trainwright.documents.jobs import timelines_of
-from trainwright.documents.mixed_plan import MixedPlanResult, planned_mixed, priced_parts
 from trainwright.documents.model_estimate import ModelEstimateResult, with_changes
 from trainwright.documents.model_plan import ModelPlanResult, planned
+from trainwright.documents.model_search import planned_on_pools, priced_parts
 from trainwright.documents.printing import NEGLIGIBLE
 from trainwright.documents.profile_plan import count_recomputed
 from trainwright.documents.registry import kind_of, part
@@ -96,7 +96,8 @@ def _following(document: object, name: str) -> dict[str, Any]:
 
 @_following.register
 def _(document: ModelPlanResult, name: str) -> dict[str, Any]:
-
+    if document.on_pools:
+        return _following_on_pools(document, name)
     if not document.stages:
         return {"cluster": _cluster(document.request.cluster)}
     question, plan, profile = planned(document)
@@ -112,18 +113,16 @@ def _(document: ModelPlanResult, name: str) -> dict[str, Any]:
     )
 
 
-@_following.register
-def _(document: MixedPlanResult, name: str) -> dict[str, Any]:
-
+def _following_on_pools(document: ModelPlanResult, name: str) -> dict[str, Any]:
     parts: dict[str, Any] = {"cluster": _cluster(document.request.cluster)}
-    if document.binding is None:
+    if document.ends is None:
         return parts
     parts["parts_of_rank_s"] = priced_parts(document)
-    own = [rank for rank in document.ranks if rank.chain == document.binding.chain]
+    own = [rank for rank in document.ranks if rank.chain == document.ends[0]]
     if too_many := _undrawn(2 * len(document.stages) * own[0].num_microbatches):
         return parts | too_many
-    timeline = timelines_of(document)[document.binding.chain]
-    return parts | {"panel": _panel(name, planned_mixed(document)[1], timeline)}
+    timeline = timelines_of(document)[document.ends[0]]
+    return parts | {"panel": _panel(name, planned_on_pools(document)[1], timeline)}
 
 
 @_following.register

@@ -46,17 +46,16 @@ from trainwright.units import format_bandwidth, format_bytes, format_part, forma
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from trainwright.documents.mixed_plan import MixedPlanResult
     from trainwright.documents.model_estimate import ModelEstimateResult
     from trainwright.documents.model_plan import ModelPlanResult
     from trainwright.pages.gantt import GanttPanel
     from trainwright.pages.subject import Figure, PricedStep, Subject
     from trainwright.plans.prediction import LevelUse, StageMemory
 
-    Stepped: TypeAlias = ModelPlanResult | MixedPlanResult | ModelEstimateResult
+    Stepped: TypeAlias = ModelPlanResult | ModelEstimateResult
     from collections.abc import Mapping
 
-    from trainwright.documents.plan_view import Planned
+    from trainwright.documents.model_plan import ModelPlanResult
     from trainwright.documents.reasons import Change
     from trainwright.plans.status import Relaxation
 
@@ -349,7 +348,7 @@ _FAR: Final = 0.05  # of a step: what is slower by more is marked
 _NOTICED: Final = 0.002  # of a step: less imbalance is no bar of its own
 
 
-def plan_verdict(document: Planned) -> Verdict:
+def plan_verdict(document: ModelPlanResult) -> Verdict:
     """Whether a plan fits, how long its step takes, and what stands behind that."""
     if document.step_time_s is None:
         why = document.binding.description if document.binding else "no plan was found in time"
@@ -361,16 +360,17 @@ def plan_verdict(document: Planned) -> Verdict:
     else:
         rank = fullest_rank(document)
         held = document.ranks[rank].memory_bytes
-        limit = document.memory_limit_bytes or 0.0  # type: ignore[union-attr]
+        limit = document.memory_limit_bytes or 0.0
         kept = document.request.overheads or NO_OVERHEADS
         said = _room(rank, held, limit, limit - kept.needed_bytes(held))
     low, high = document.step_time_low_s, document.step_time_high_s
-    if getattr(document, "fit_probability", None) is not None:
+    if document.fit_probability is not None:
         said += f" It {fit_line(document)}."
+    fits = document.fits is not False
     return Verdict(
-        state="Fits" if document.fits else "Does not fit",
+        state="Fits" if fits else "Does not fit",
         said=f"{said} {_step(document.step_time_s, low, high, fitted=is_fitted(document))}",
-        tone="good" if document.fits else "bad",
+        tone="good" if fits else "bad",
         evidence=evidence(document.assumptions),
     )
 
@@ -423,7 +423,7 @@ def evidence(assumptions: Mapping[str, str]) -> tuple[str, ...]:
 
 def plan_changes(subject: Subject[Any]) -> ChangeList | None:
     """The changes of a plan, each with its whole command; None where there is none."""
-    document: Planned = subject.document
+    document: ModelPlanResult = subject.document
     return _listed(changes_of(document), subject.command, fixes=document.step_time_s is None)
 
 
@@ -502,7 +502,7 @@ def _with(command: str, options: str) -> str:
 
 
 def first_pictures(
-    priced: PricedStep | None, document: Planned | ModelEstimateResult
+    priced: PricedStep | None, document: ModelPlanResult | ModelEstimateResult
 ) -> tuple[BarChart, ...]:
     """The step of the busiest rank beside that of the average rank, and the fullest device."""
     if priced is None:
@@ -510,7 +510,7 @@ def first_pictures(
     fullest = priced.step.fullest_stage
     held = memory_bars(
         [(fullest, priced.step.stages[fullest].memory)],
-        document.memory_limit_bytes,  # type: ignore[union-attr]
+        document.memory_limit_bytes,
         title=f"What the fullest device holds: rank {fullest}",
     )
     return step_bars(priced), held

@@ -1,32 +1,65 @@
-"""The document of `plan` on a model and a cluster of several kinds of devices."""
+"""How the document of a model's plan is made: from a search, from a stated run, from itself.
+
+On a cluster of several pools `planning.search.pools` searches, which asks for each pool alone what
+is asked of a cluster of one.
+"""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, ClassVar, Final
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
+from trainwright.documents.fit import doubt
 from trainwright.documents.model_plan import (
+    Alternative,
+    BusiestRank,
+    Launchable,
     ModelPlanResult,
-    PlannedStep,
-    answer_keys,
+    ModelStageRecord,
+    PoolRecord,
+    ReplicaRecord,
     estimate_words,
     in_named_order,
-    known_of_others,
-    launch_gaps,
     microbatch_of,
-    plan_model,
+    parts_of,
+    planned,
+    profile_of,
     rank_record,
     schedule_in_words,
     step_keys,
     step_range,
+    with_plan,
 )
-from trainwright.documents.plan_view import how_left_open, measured_words, memory_assumption
+from trainwright.documents.plan_view import (
+    how_left_open,
+    measured_words,
+    memory_assumption,
+    status_of,
+)
+from trainwright.documents.profile_plan import count_recomputed
+from trainwright.documents.reasons import remake_reasons
+from trainwright.documents.runs import gaps_of, planned_job
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature, refuse
-from trainwright.options.clusters import refuse_several_pools, resolve_pools, stated_chains
+from trainwright.formats.catalog import accelerator, known_layouts
+from trainwright.options.clusters import (
+    refuse_several_pools,
+    resolve_pools,
+    stated_chains,
+    with_host,
+)
 from trainwright.options.inputs import naming_options
-from trainwright.options.question import QUESTION_OPTION_OF, call_of, model_call, request_of
-from trainwright.options.run import OPTION_OF, configuration_of
+from trainwright.options.question import (
+    QUESTION_OPTION_OF,
+    call_of,
+    leaner_calls,
+    model_call,
+    quickest,
+    request_of,
+)
+from trainwright.options.run import OPTION_OF, configuration_of, without_effect
 from trainwright.options.space import SPANS
 from trainwright.options.table import keywords_of
 from trainwright.planning.bounds.pools import (
@@ -34,28 +67,48 @@ from trainwright.planning.bounds.pools import (
     is_mixable,
     mixed_families,
 )
-from trainwright.planning.question.layouts import CHAIN
+from trainwright.planning.question.layouts import CHAIN, KEEPS_TO_ROOM
 from trainwright.planning.question.question import Point
+from trainwright.planning.reasons.infeasible import diagnose_model, priced_relaxations
+from trainwright.planning.reasons.objectives import (
+    as_published,
+    expects_runs,
+    kinds_with_simplest,
+    simplest,
+    why,
+    with_plain,
+)
 from trainwright.planning.reasons.why import enough_freedom, priced_on_pools
-from trainwright.planning.search.framework import cannot
-from trainwright.planning.search.orders import search_in_words, with_searched_orders_on_pools
-from trainwright.planning.search.plans import splits_itself
+from trainwright.planning.search.framework import cannot, framework_for, plan_runnable
+from trainwright.planning.search.orders import (
+    plan_per_stage,
+    search_in_words,
+    with_searched_orders,
+    with_searched_orders_on_pools,
+)
+from trainwright.planning.search.plans import (
+    bytes_on_host,
+    is_more_than_all_devices_hold,
+    predicted,
+    splits_itself,
+)
 from trainwright.planning.search.pools import host_bytes_by_rank, plan_mixed
+from trainwright.planning.search.prefetch import Shelves
+from trainwright.planning.search.search import FAR, NUM_ALTERNATIVES
 from trainwright.plans import Plan, ReplicaGroup, Stage
 from trainwright.plans.capability import capability_of
 from trainwright.plans.capability_table import Feature
-from trainwright.plans.configuration import Configuration
+from trainwright.plans.configuration import USUAL_FIT_PROBABILITY, Configuration
+from trainwright.plans.job import unsaid_training
 from trainwright.plans.plan import (
     DATA_INSIDE,
     DEFAULT_SCHEDULE,
-    Parallelism,
-    SearchedOrder,
     mapping_name,
 )
 from trainwright.plans.prediction import RankRecord
 from trainwright.plans.status import BoundKind, Status
 from trainwright.profile import Recompute
-from trainwright.provenance import RARE
+from trainwright.profile.measured_model import MeasuredModel
 from trainwright.step.account import chains_by_part_s
 from trainwright.step.pipeline import placement_of
 from trainwright.step.pools import MixedPlacement, as_run_by
@@ -67,6 +120,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from trainwright.cluster import Cluster
+    from trainwright.documents.model_plan import ModelPlanResult
     from trainwright.execution import Budget
     from trainwright.execution.executor import Crew
     from trainwright.options.clusters import StatedChain
@@ -75,164 +129,19 @@ if TYPE_CHECKING:
     from trainwright.options.question import ModelCall
     from trainwright.planning.question.question import ModelQuestion
     from trainwright.planning.search.pools import MixedPriced
+    from trainwright.planning.search.search import ModelOutcome, Outcome
+    from trainwright.planning.splits.types import Priced
     from trainwright.plans.prediction import MixedPrediction
     from trainwright.profile import Profile
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MixedReplicaRecord:
-    """`count` replicas of a stage in one pool, each of `num_microbatches` per step.
-
-    `options` maps layer (as text) to option.
-    """
-
-    pool: int
-    device_kind: str
-    count: int
-    tensor_parallel: int
-    num_microbatches: int
-    options: dict[str, str]
-    num_recomputed: int
-    num_offloaded: int = field(default=0, metadata={RARE: True})
+# The priced plan on several pools, as a document carries it
+# ----------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MixedStageRecord:
-    """One (virtual) stage; layers are indices of the model's layer graph.
-
-    As on one pool `data_parallel` counts all replicas; `time_per_sample_s` is the stage's share of
-    the time of its ranks, per microbatch of any replica, `memory_bytes` what the fullest of these
-    ranks needs, and `num_recomputed` the most that replicas recompute.
-    """
-
-    layers: tuple[int, ...]
-    data_parallel: int
-    tensor_parallel: int
-    num_recomputed: int
-    time_per_sample_s: float
-    memory_bytes: float
-    rank: int
-    replicas: tuple[MixedReplicaRecord, ...]
-
-    def __post_init__(self) -> None:
-        refuse(self._faults())
-
-    def _faults(self) -> Iterator[Fault]:
-        if not self.layers:
-            yield Fault("layers", "must have at least 1 entry, got 0")
-        if not self.replicas:
-            yield Fault("replicas", "must have at least 1 entry, got 0")
-
-    def _of(self, rank: RankRecord) -> MixedReplicaRecord:
-        own = (rank.pool, rank.num_microbatches)
-        return next(each for each in self.replicas if (each.pool, each.num_microbatches) == own)
-
-    def recomputed_by(self, rank: RankRecord) -> int:
-        """Layers that a rank of the stage recomputes, in its chain."""
-        return self._of(rank).num_recomputed
-
-    def options_of(self, rank: RankRecord) -> dict[str, str]:
-        """The options of its layers in the rank's chain."""
-        return self._of(rank).options
-
-    def offloaded_by(self, rank: RankRecord) -> int:
-        """Layers that leave on the host what hides, in a rank's chain."""
-        return self._of(rank).num_offloaded
-
-    @property
-    def options(self) -> dict[str, str]:
-        """The options of the first replicas; those of others may differ where chains do."""
-        return self.replicas[0].options
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MixedGroupRecord:
-    """A pool, and what the plan makes of it.
-
-    `layer_share` is the share of all passes of microbatches through layers that it runs, `busy`
-    that of the step in which its devices in use work on microbatches.
-    """
-
-    pool: int
-    device_kind: str
-    num_devices: int
-    devices_used: int
-    layer_share: float
-    busy: float
-    peak_memory_bytes: float
-    memory_limit_bytes: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MixedBinding:
-    """What ends the step: the busiest rank, its pool and its kind."""
-
-    pool: int
-    device_kind: str
-    chain: int
-    rank: int
-    resource: str  # "compute" or "memory"
-    description: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MixedAlternative:
-    """The plan found for another way to use the pools, and by how much it is slower.
-
-    `layout` is "alone", "across" or "beside", `pools` those it uses, in the order of the pipeline.
-    """
-
-    num_recomputed: ClassVar[None] = None
-    peak_memory_bytes: ClassVar[None] = None
-    lost_s: ClassVar[dict[str, float]] = {}
-
-    layout: str
-    pools: tuple[int, ...]
-    device_kinds: tuple[str, ...]
-    parallelism: Parallelism
-    micro_batch: int
-    schedule: str
-    devices_used: int
-    step_time_s: float
-    slowdown: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MixedPlanResult(PlannedStep):
-    """Plan, bound and predicted step of a model on several pools. Seconds and bytes.
-
-    `layout` says how the pools are used: "across", stages on several; "beside", replicas on several
-    with their own number of microbatches; or one pool "alone". `parallelism.data` counts the
-    replicas of all pools. Under the schedule "searched" `order` is that of all chains, and
-    `named_step_time_s` the step in the order of the family that it began with.
-    """
-
-    # What only a plan on one pool has; whoever shows plans need not ask on how many it is.
-    lower_bound_one_stage_s: ClassVar[None] = None
-    lower_bound_one_order_s: ClassVar[None] = None
-    bubble_of_makespan: ClassVar[None] = None
-
-    kind: str = "mixed-plan"
-    fits: bool = False
-    pipeline_s: float | None = None
-    layout: str | None = None
-    groups: tuple[MixedGroupRecord, ...] = ()
-    stages: tuple[MixedStageRecord, ...] = ()
-    binding: MixedBinding | None = None
-    order: SearchedOrder | None = field(default=None, metadata={RARE: True})
-    named_step_time_s: float | None = field(default=None, metadata={RARE: True})
-    room_bytes: ClassVar[None] = None
-    host_bytes_per_rank: tuple[float, ...] = field(default=(), metadata={RARE: True})
-    alternatives: tuple[MixedAlternative, ...] = ()
-
-
-# The priced plan on several pools, as a document carries it, and back
-# --------------------------------------------------------------------
-
-
-def with_mixed_plan(
-    document: MixedPlanResult, question: ModelQuestion, found: MixedPriced
-) -> MixedPlanResult:
+def with_plan_on_pools(
+    document: ModelPlanResult, question: ModelQuestion, found: MixedPriced
+) -> ModelPlanResult:
     """The document with all that follows from its plan."""
     plan, profiles, step = found.plan, found.profiles, found.step
     used = sorted({pool for chain in step.chains for pool in chain.pools})
@@ -287,16 +196,16 @@ def layout_of(step: MixedPrediction) -> str:
     return "across" if len(step.chains) == 1 else "woven"
 
 
-def mixed_alternatives(
+def _alternatives_on_pools(
     question: ModelQuestion, priced: Sequence[MixedPriced]
-) -> Iterator[MixedAlternative]:
+) -> Iterator[Alternative]:
     """The plans of the other shapes, and what they lose to the first."""
     for other in priced[1:]:
         degrees, size = other.plan.parallelism, other.plan.microbatch_size
         assert degrees is not None, "all stages share their degrees"
         assert size is not None, "a model's plan has a microbatch"
         pools = question.cluster.pools
-        yield MixedAlternative(
+        yield Alternative(
             layout=other.shape.name,
             pools=other.shape.pools,
             device_kinds=tuple(pools[pool].accelerator.name for pool in other.shape.pools),
@@ -320,7 +229,7 @@ def _ranks(question: ModelQuestion, plan: Plan, step: MixedPrediction) -> Iterat
 
 def _groups(
     cluster: Cluster, plan: Plan, step: MixedPrediction, ranks: Sequence[RankRecord]
-) -> Iterator[MixedGroupRecord]:
+) -> Iterator[PoolRecord]:
     placement = MixedPlacement(plan=plan, cluster=cluster)
     lengths = [0] * len(step.chains[0].pools)
     for stage, rank in zip(plan.stages, placement.rank_of_stage, strict=True):
@@ -329,7 +238,7 @@ def _groups(
     for index, (pool, used) in enumerate(zip(cluster.pools, placement.devices_used, strict=True)):
         own = [rank for rank in ranks if rank.pool == index]
         replicas = sum(rank.count for rank in own)
-        yield MixedGroupRecord(
+        yield PoolRecord(
             pool=index,
             device_kind=pool.accelerator.name,
             num_devices=pool.num_devices,
@@ -343,7 +252,7 @@ def _groups(
 
 def _stages(
     cluster: Cluster, plan: Plan, profiles: Mapping[int, Profile], ranks: Sequence[RankRecord]
-) -> Iterator[MixedStageRecord]:
+) -> Iterator[ModelStageRecord]:
     placement = MixedPlacement(plan=plan, cluster=cluster)
     owner, shares = placement.rank_of_stage, _shares_of_ranks(placement, profiles)
     for number, (stage, rank) in enumerate(zip(plan.stages, owner, strict=True)):
@@ -353,7 +262,7 @@ def _stages(
             for each in own
         ]
         replicas = tuple(_replicas(cluster, plan, stage, profiles))
-        yield MixedStageRecord(
+        yield ModelStageRecord(
             layers=stage.layers,
             data_parallel=stage.data_parallel,
             tensor_parallel=stage.replicas[0].tensor_parallel,
@@ -396,11 +305,11 @@ def _shares_of_ranks(
 
 def _replicas(
     cluster: Cluster, plan: Plan, stage: Stage, profiles: Mapping[int, Profile]
-) -> Iterator[MixedReplicaRecord]:
+) -> Iterator[ReplicaRecord]:
     for group in stage.replicas:
         options = group.options or stage.options
         modes = _modes(profiles[group.pool])
-        yield MixedReplicaRecord(
+        yield ReplicaRecord(
             pool=group.pool,
             device_kind=cluster.pools[group.pool].accelerator.name,
             count=group.count,
@@ -414,9 +323,9 @@ def _replicas(
         )
 
 
-def priced_parts(document: MixedPlanResult) -> tuple[dict[str, float], ...]:
+def priced_parts(document: ModelPlanResult) -> tuple[dict[str, float], ...]:
     """Where the step of every rank goes, in the order of the document's ranks."""
-    shelf, plan = planned_mixed(document)
+    shelf, plan = planned_on_pools(document)
     found = priced_on_pools(shelf, plan)
     chains = chains_by_part_s(plan, found.profiles, shelf.cluster, found.step)
     return tuple(parts_s for chain in chains for parts_s in chain)
@@ -426,7 +335,7 @@ def _modes(profile: Profile) -> dict[str, Recompute]:
     return dict(zip(profile.costs.option_ids, profile.costs.recompute, strict=True))
 
 
-def _binding(ranks: Sequence[RankRecord], step: MixedPrediction) -> MixedBinding:
+def _binding(ranks: Sequence[RankRecord], step: MixedPrediction) -> BusiestRank:
     """The busiest rank of the chain that ends last; memory binds where it makes it recompute."""
     own = [rank for rank in ranks if rank.chain == step.slowest]
     found = max(own, key=lambda rank: (rank.busy, -rank.rank))
@@ -444,7 +353,7 @@ def _binding(ranks: Sequence[RankRecord], step: MixedPrediction) -> MixedBinding
         f"; fullest is rank {fullest.rank} on {fullest.device_kind}, "
         f"{format_bytes(fullest.margin_bytes)} free"
     )
-    return MixedBinding(
+    return BusiestRank(
         pool=found.pool,
         device_kind=found.device_kind,
         chain=found.chain,
@@ -454,22 +363,314 @@ def _binding(ranks: Sequence[RankRecord], step: MixedPrediction) -> MixedBinding
     )
 
 
-# `plan` on a model and a cluster of several pools: the best plan, as a document, and back
-# ----------------------------------------------------------------------------------------
+# `plan` on a model: the best plan on a cluster, as a document
+# ------------------------------------------------------------
 
 
 def plan_on_cluster(
     call: ModelCall, budget: Budget, *, warnings: Sequence[str] = (), crew: Crew | None = None
-) -> ModelPlanResult | MixedPlanResult:
+) -> ModelPlanResult:
     """The best plan on the cluster's one pool, or on its several pools; a `crew` helps."""
-    if len(call.question.cluster.pools) == 1:
-        return plan_model(call, budget, warnings=warnings, crew=crew)
-    return plan_mixed_model(call, budget, warnings=warnings, crew=crew)
+    search = _plan_on_one_pool if len(call.question.cluster.pools) == 1 else _plan_on_pools
+    return search(call, budget, warnings=warnings, crew=crew)
 
 
-def plan_mixed_model(
-    call: ModelCall, budget: Budget, *, warnings: Sequence[str] = (), crew: Crew | None = None
-) -> MixedPlanResult:
+def _found(
+    call: ModelCall, budget: Budget, *, crew: Crew | None, shelves: Shelves
+) -> tuple[ModelCall, ModelOutcome]:
+    """What the call finds, or the first that keeps less on a device where it finds nothing.
+
+    Then the other frameworks are asked, where none was named; which of them answers is said.
+    """
+    first: tuple[ModelCall, ModelOutcome] | None = None
+    usual, tried = call.question.allowed.framework, list[str]()
+    for asked in (call, *call.otherwise):
+        calls = leaner_calls(asked, is_named=not call.otherwise)
+        for each in calls:
+            if each is not asked and is_more_than_all_devices_hold(each.question):
+                continue
+            outcome = _outcome(each, budget, crew=crew, shelves=shelves)
+            if first is None:
+                first = (each, outcome)
+            if outcome.priced and each is not asked:
+                search = partial(_outcome, budget=budget, crew=crew, shelves=shelves)
+                each, outcome = quickest(each, outcome, calls, search, budget)
+            if outcome.priced and asked is not call:
+                said = f"framework: planned for {asked.question.allowed.framework}"
+                said += f": no plan fits that {_either([str(usual), *tried])} launches"
+                each = replace(each, warnings=(*each.warnings, said))
+            if outcome.priced:
+                return each, outcome
+            if budget.stopped:
+                return first
+        if asked is not call:
+            tried.append(str(asked.question.allowed.framework))
+    assert first is not None, "a call is asked itself"
+    if tried:
+        said = f"framework: no plan of {_either(tried)} fits either"
+        return replace(first[0], warnings=(*first[0].warnings, said)), first[1]
+    return first
+
+
+def _either(names: Sequence[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def _outcome(
+    call: ModelCall, budget: Budget, *, crew: Crew | None, shelves: Shelves
+) -> ModelOutcome:
+    plan = plan_per_stage if call.per_stage_degrees else plan_runnable
+    question = call.question
+    most = max(call.top, NUM_ALTERNATIVES) if question.allowed.searches_orders else call.top
+    options: dict[str, Any] = {"num_alternatives": most, "crew": crew}
+    if not call.per_stage_degrees:
+        options["shelves"] = shelves
+    if expects_runs(question) and question.allowed.searches_orders:
+        options["num_alternatives"] = _OF_A_KIND * most  # orders are sought behind alike ones, too
+    elif not call.per_stage_degrees:
+        options["in_kind"] = expects_runs(question)
+    with naming_options(QUESTION_OPTION_OF):
+        outcome = plan(question, budget, **options)
+        is_first = call.prefers_simple
+        joins = is_first or (expects_runs(question) and not call.per_stage_degrees)
+        if outcome.priced and joins:
+            outcome = with_plain(
+                question, outcome, budget, count=call.top, is_first=is_first, shelves=shelves
+            )
+    return outcome
+
+
+def _plan_on_one_pool(
+    call: ModelCall, budget: Budget, *, warnings: Sequence[str], crew: Crew | None
+) -> ModelPlanResult:
+    """Search the uniform plans (or, opted in, those with degrees per stage); a `crew` helps."""
+    started_s, shelves = budget.cpu_s, Shelves()
+    call, outcome = _found(call, budget, crew=crew, shelves=shelves)
+    question = call.question
+    most = max(call.top, NUM_ALTERNATIVES) if question.allowed.searches_orders else call.top
+    if question.allowed.framework is not None:
+        # A part of the space may have had one mode of recomputation; what a mode adds is told
+        # beside the others, as whoever reads the document has them.
+        whole = (replace(each, profile=profile_of(question, each.plan)) for each in outcome.priced)
+        outcome = replace(outcome, priced=tuple(whole))
+    listed = outcome.priced
+    if question.allowed.searches_orders:
+        # Orders are sought behind the quickest plans, alike or not; those shown differ in kind.
+        outcome = replace(outcome, priced=listed[: 1 + most])
+        outcome = with_searched_orders(question, outcome, budget, num_alternatives=call.top)
+        listed = (*outcome.priced[:1], *(each for each in listed if each != outcome.priced[0]))
+    most = call.top
+    if expects_runs(question):
+        listed = kinds_with_simplest(listed, 1 + most)
+    outcome = replace(outcome, priced=listed[: 1 + most])
+    document = ModelPlanResult(
+        **answer_keys(call, outcome, budget),
+        lower_bound_one_stage_s=outcome.lower_bound_one_stage_s,
+        lower_bound_one_order_s=outcome.lower_bound_one_order_s,
+        peak_memory_bytes_per_rank=(),
+        memory_limit_bytes=question.cluster.accelerator.usable_bytes,
+        warnings=(*warnings, *_warnings(call, outcome, was_stopped=budget.stopped)),
+    )
+    if outcome.priced:
+        best = outcome.priced[0]
+        _refuse_full_host(question, best)
+        document = replace(
+            with_plan(document, question, best.plan, best.profile, best.step),
+            left_open=how_left_open(call, outcome, budget),
+        )
+        told = outcome.priced
+        if expects_runs(question):  # another kind may be far away
+            told = tuple(one for one in told if _step_s(one) <= FAR * _step_s(best))
+        told, published = _with_published(call, told, budget, shelves)
+        own = published is not None and published[0] is best
+        document = replace(
+            document,
+            alternatives=tuple(_alternatives(question, told, published)),
+            published=published[1] if published is not None and own else None,
+        )
+        gaps = launch_gaps(document, question)
+        sure = question.overheads.fit_probability > USUAL_FIT_PROBABILITY  # so it was asked for
+        doubts = () if sure else tuple(filter(None, [doubt(document)]))
+        document = replace(
+            document,
+            warnings=(*document.warnings, *gaps, *doubts),
+            launchable=_launchable(document, question, outcome, budget, shelves),
+        )
+    elif not budget.stopped:  # also where what is missing is too little for a proof
+        question = replace(question, cluster=with_host(question.cluster))
+        diagnosis = diagnose_model(question, budget)
+        fixes = tuple(priced_relaxations(question, diagnosis.relaxations, budget))
+        document = replace(document, binding=diagnosis.binding, relaxations=fixes)
+    elif budget.time_limit_s is not None and not outcome.interrupted:
+        short = (
+            f"time-limit: {budget.time_limit_s:g} s ended before a plan was found; give the search "
+            "more time, or narrow the degrees (--tp, --pp, …)"
+        )
+        document = replace(document, warnings=(*document.warnings, short))
+    return replace(document, search_s=budget.cpu_s - started_s)
+
+
+_PUBLISHED_S: Final = 60.0  # wall seconds for the best plan of a layout; it takes about one
+_OF_A_KIND: Final = 3  # plans that orders are sought behind for a runner-up of another kind
+
+
+def _with_published(
+    call: ModelCall, priced: tuple[Priced, ...], budget: Budget, shelves: Shelves
+) -> tuple[tuple[Priced, ...], tuple[Priced, str] | None]:
+    """The plans with one of the layout that people run, which one that is, and who published it."""
+    question = call.question
+    described = not isinstance(question.model, MeasuredModel)
+    if not call.top or budget.stopped or not (priced and described and expects_runs(question)):
+        return priced, None
+
+    def memory_of(name: str) -> float:
+        return accelerator(name).memory_bytes
+
+    part = budget.part(_PUBLISHED_S, stage="runners-up")
+    found = as_published(question, known_layouts(), memory_of, part, shelves)
+    if found is None:
+        return priced, None
+    known, plan = found
+    alike = [each for each in priced if _cut_of(each) == _cut_of(plan)]
+    own = bool(alike) and alike[0] is priced[0]
+    best = priced[0] if own else min((*alike, plan), key=_step_s)
+    others = [each for each in priced[1:] if each is not best]
+    if best is not priced[0]:
+        others.append(best)
+    return (priced[0], *sorted(others, key=_step_s)), (best, str(known))
+
+
+def _step_s(priced: Priced) -> float:
+    return priced.step.step_time_s
+
+
+def _cut_of(priced: Priced) -> tuple[int, ...]:
+    one = priced.candidate
+    return one.tensor, one.pipeline, one.context, one.expert, one.data, one.zero_stage == 3
+
+
+def _refuse_full_host(question: ModelQuestion, best: Priced) -> None:
+    """Raise `InvalidInput` where a host would hold more than it has: a search may leave it out."""
+    host = question.cluster.accelerator.host
+    held = bytes_on_host(question, best.plan, best.profile, best.step)
+    if host is not None and held > host.memory_bytes:
+        has = format_bytes(host.memory_bytes)
+        problem = f"would keep {format_bytes(held)} of each device on its host, which has {has}"
+        raise InvalidInput.of("offload", f"{problem}: give smaller shares, or --recompute full")
+
+
+def _launchable(
+    document: ModelPlanResult,
+    question: ModelQuestion,
+    outcome: ModelOutcome,
+    budget: Budget,
+    shelves: Shelves,
+) -> Launchable | None:
+    """What a framework runs in place of a free plan; None where some framework runs that."""
+    free = question.allowed.framework is None and not isinstance(question.model, MeasuredModel)
+    if not free or budget.stopped or document.launched_by():
+        return None
+    target, _ = framework_for(question)
+    if target is None:
+        return None
+    step_s: float | None = None
+    # In place of an order that no framework has, the best plan beside it that one runs.
+    for each in outcome.priced[1:] if document.schedule in KEEPS_TO_ROOM else ():
+        other = with_plan(document, question, each.plan, each.profile, each.step)
+        if launchers := other.launched_by():
+            target, step_s = launchers[0], each.step.step_time_s
+            break
+    job = planned_job(document, question.config, question.cluster)
+    gap = next(iter(gaps_of(job, target)), None)
+    if step_s is None:
+        asked = replace(question, allowed=replace(question.allowed, framework=target))
+        found = plan_runnable(
+            asked, budget, num_alternatives=0, is_bounded=False, shelves=shelves
+        ).priced
+        step_s = found[0].step.step_time_s if found else None
+    return Launchable(
+        framework=target,
+        reason="" if gap is None else str(gap.fault),
+        step_time_s=step_s,
+        slowdown=None if step_s is None else step_s / (document.step_time_s or math.inf),
+    )
+
+
+def launch_gaps(document: ModelPlanResult, question: ModelQuestion) -> tuple[str, ...]:
+    """What the framework that was named cannot express of the plan that was found."""
+    if (framework := question.allowed.framework) is None:
+        return ()
+    job = planned_job(document, question.config, question.cluster)
+    found = (*(gap.fault for gap in gaps_of(job, framework)),)
+    found += (*unsaid_training(job.model, job.recipe, framework),)
+    return tuple(f"framework: {fault}" for fault in found)
+
+
+def answer_keys(call: ModelCall, outcome: Outcome[Any], budget: Budget) -> dict[str, Any]:
+    """What a document says of a search and its bound, however many pools it was over."""
+    return {
+        "status": status_of(outcome),
+        "lower_bound_s": outcome.lower_bound_s,
+        "bound_kind": BoundKind.PROVED,
+        "interrupted": outcome.interrupted,
+        "considered": outcome.considered,
+        "pruned": outcome.pruned,
+        "not_reached": outcome.not_reached,
+        "request": request_of(call, time_limit_s=budget.time_limit_s),
+    }
+
+
+def _warnings(call: ModelCall, outcome: ModelOutcome, *, was_stopped: bool) -> Iterator[str]:
+    yield from call.warnings
+    has_experts = call.question.model.experts is not None
+    recipe, most = call.question.settings.recipe, call.question.allowed.expert.most
+    yield from without_effect(
+        recipe,
+        model=call.model.name,
+        expert_parallel=has_experts and most != 1,
+        experts=has_experts,
+    )
+    yield from search_in_words(call.question, outcome, was_stopped=was_stopped)
+    if outcome.priced and outcome.priced[0].plan.parallelism is None:
+        yield "degrees that differ between stages: no framework runs such a plan yet"
+
+
+def _alternatives(
+    question: ModelQuestion, priced: Sequence[Priced], published: tuple[Priced, str] | None
+) -> Iterator[Alternative]:
+    """The runners-up that have one degree for all stages, and what they lose to the first.
+
+    Of one of them the layout may be `published`: by whom, and of which run.
+    """
+    if not priced:
+        return
+    best = priced[0]
+    best_parts = parts_of(question, best.plan, best.profile, best.step)
+    simple = simplest(priced) if expects_runs(question) else None
+    for other in priced[1:]:
+        degrees, micro_batch = other.plan.parallelism, other.plan.microbatch_size
+        if degrees is None or micro_batch is None:
+            continue
+        parts = parts_of(question, other.plan, other.profile, other.step)
+        yield Alternative(
+            parallelism=degrees,
+            micro_batch=micro_batch,
+            schedule=other.plan.schedule,
+            num_recomputed=sum(count_recomputed(s, other.profile) for s in other.plan.stages),
+            devices_used=other.plan.devices_used,
+            step_time_s=other.step.step_time_s,
+            slowdown=other.step.step_time_s / best.step.step_time_s,
+            peak_memory_bytes=other.step.peak_memory_bytes,
+            lost_s={name: parts[name] - spent_s for name, spent_s in best_parts.items()},
+            reason=why(best, other) if other is simple else None,
+            published=published[1] if published and other is published[0] else None,
+        )
+
+
+def _plan_on_pools(
+    call: ModelCall, budget: Budget, *, warnings: Sequence[str], crew: Crew | None
+) -> ModelPlanResult:
     """Search each pool alone and all ways to use several; a `crew` helps."""
     if call.per_stage_degrees:
         raise UnsupportedFeature(
@@ -482,20 +683,22 @@ def plan_mixed_model(
         if question.allowed.searches_orders:
             outcome = with_searched_orders_on_pools(question, outcome, budget)
     said = search_in_words(question, outcome, was_stopped=budget.stopped)
-    document = MixedPlanResult(
-        **answer_keys(call, outcome, budget), warnings=(*warnings, *_warnings(question), *said)
+    document = ModelPlanResult(
+        **answer_keys(call, outcome, budget),
+        fits=False,  # unless a plan is found
+        warnings=(*warnings, *_left_out(question), *said),
     )
     if outcome.priced:
         best = outcome.priced[0]
         # What a framework runs may have been searched mode by mode; the document knows all modes.
         best = replace(best, profiles=MixedShelf.of(question).profiles_of(best.plan))
         left_open = how_left_open(call, outcome, budget)
-        document = replace(with_mixed_plan(document, question, best), left_open=left_open)
+        document = replace(with_plan_on_pools(document, question, best), left_open=left_open)
         gaps = launch_gaps(document, question)
         document = replace(
             document,
             warnings=(*document.warnings, *gaps),
-            alternatives=tuple(mixed_alternatives(question, outcome.priced[: 1 + call.top])),
+            alternatives=tuple(_alternatives_on_pools(question, outcome.priced[: 1 + call.top])),
         )
     elif not budget.stopped:
         document = replace(document, relaxations=tuple(enough_freedom(question, budget)))
@@ -508,7 +711,7 @@ def plan_mixed_model(
 
 def estimate_on_pools(
     given: ModelInput | ProfileInput, options: Options, *, warnings: Sequence[str] = ()
-) -> MixedPlanResult:
+) -> ModelPlanResult:
     """The document of the plan that the options of `estimate` state, with nothing considered.
 
     Raises `InvalidInput` naming every rule it breaks, `UnsupportedFeature` for options that speak
@@ -540,14 +743,14 @@ def estimate_on_pools(
     with naming_options({**OPTION_OF, **_OF_POOLS}):
         _refuse_illegal(call.question, run, chains)
         found = priced_on_pools(shelf, _plan_of_chains(shelf, run, chains))
-    document = MixedPlanResult(
+    document = ModelPlanResult(
         status=Status.GAP,
         lower_bound_s=0.0,
         bound_kind=BoundKind.PROVED,
         request=request_of(call, time_limit_s=None),
         warnings=(*given.warnings, *warnings, *call.warnings),
     )
-    return with_mixed_plan(document, call.question, found)
+    return with_plan_on_pools(document, call.question, found)
 
 
 _ONE_WAY: Final = (
@@ -648,7 +851,7 @@ def _plan_of_chains(shelf: MixedShelf, run: Configuration, chains: Sequence[Stat
     return replace(plan, stages=tuple(stages), num_microbatches=total)
 
 
-def _warnings(question: ModelQuestion) -> Iterator[str]:
+def _left_out(question: ModelQuestion) -> Iterator[str]:
     """What was left out where several pools are used."""
     why = None
     if (framework := question.allowed.framework) is not None:
@@ -665,21 +868,41 @@ def _warnings(question: ModelQuestion) -> Iterator[str]:
         yield f"{why}; each pool was planned alone"
 
 
-def remake_mixed_plan(document: MixedPlanResult) -> MixedPlanResult:
+# The document again, from its own request and decisions
+# ------------------------------------------------------
+
+
+def remake_model_plan(document: ModelPlanResult) -> ModelPlanResult:
     """The document with every figure that follows from its plan, if it has one.
 
     Raises `InvalidInput` where model or cluster cannot be read or the plan breaks a rule.
     """
     if not document.stages:
         return document
-    shelf, plan = planned_mixed(document)
-    found = priced_on_pools(shelf, plan)
-    computed = with_mixed_plan(document, shelf.question, found)
-    return replace(computed, **known_of_others(document, found.step.step_time_s))
+    if document.on_pools:
+        shelf, plan = planned_on_pools(document)
+        found = priced_on_pools(shelf, plan)
+        step_s, made = found.step.step_time_s, with_plan_on_pools(document, shelf.question, found)
+    else:
+        question, plan, profile = planned(document)
+        step = predicted(question, plan, profile)
+        step_s, made = step.step_time_s, with_plan(document, question, plan, profile, step)
+        limit_bytes = question.cluster.accelerator.usable_bytes
+        made = replace(made, memory_limit_bytes=limit_bytes)
+    launched, why = document.launchable, document.reasons
+    if launched is not None and launched.step_time_s is not None:
+        launched = replace(launched, slowdown=launched.step_time_s / step_s)
+    others = (replace(o, slowdown=o.step_time_s / step_s) for o in document.alternatives)
+    return replace(
+        made,
+        launchable=launched,
+        reasons=None if why is None else remake_reasons(why, step_s),
+        alternatives=tuple(others),
+    )
 
 
-def planned_mixed(document: MixedPlanResult) -> tuple[MixedShelf, Plan]:
-    """The question of a document that has stages, and its plan.
+def planned_on_pools(document: ModelPlanResult) -> tuple[MixedShelf, Plan]:
+    """The question of a document on several pools that has stages, and its plan.
 
     Raises `InvalidInput` where model or cluster cannot be read or the plan does not suit them.
     """
@@ -693,12 +916,14 @@ def step_on_pools_s(question: ModelQuestion, plan: Plan, cluster: Cluster) -> fl
     return priced_on_pools(shelf, plan).step.step_time_s
 
 
-def _plan_in(document: MixedPlanResult, question: ModelQuestion) -> Plan:
+def _plan_in(document: ModelPlanResult, question: ModelQuestion) -> Plan:
     size = microbatch_of(document, question)
     total, pools = question.workload.global_batch // size, len(question.cluster.pools)
     stages = []
     for number, stage in enumerate(document.stages):
         groups = []
+        if not stage.replicas:
+            raise InvalidInput.of(f"stages[{number}].replicas", "must have at least 1 entry, got 0")
         for index, own in enumerate(stage.replicas):
             path = f"stages[{number}].replicas[{index}]"
             if not 0 <= own.pool < pools:
