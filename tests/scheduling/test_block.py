@@ -32,7 +32,7 @@ from trainwright.scheduling.block import (
     whole_order,
 )
 from trainwright.scheduling.families.family import FamilyRequest
-from trainwright.scheduling.families.grouped_interleaved import block as gis_block
+from trainwright.scheduling.families.interleaved import gis_block
 from trainwright.scheduling.families.v_shape import one_f_one_b_block as one_f_one_b_v_block
 from trainwright.scheduling.families.v_shape import (
     v_half_activations,

@@ -10,11 +10,12 @@ import pytest
 from trainwright.plans.schedule import Placement, ScheduleCosts, ScheduleMemory
 from trainwright.plans.status import Objective
 from trainwright.scheduling.families import FAMILIES, FamilyRequest
-from trainwright.scheduling.families.adaptive_v import (
+from trainwright.scheduling.families.v_shape import (
     block_without_pauses,
+    half_in_flight,
     v_fit_activations,
+    v_half_activations,
 )
-from trainwright.scheduling.families.v_shape import half_in_flight, v_half_activations
 from trainwright.scheduling.orders import justify
 from trainwright.scheduling.simulate import simulate, validate
 

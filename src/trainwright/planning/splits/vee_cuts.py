@@ -33,7 +33,7 @@ from trainwright.planning.splits.vee import (
 )
 from trainwright.plans.schedule import ActionKind
 from trainwright.scheduling.block import whole_order
-from trainwright.scheduling.families.adaptive_v import block_without_pauses, busiest_s
+from trainwright.scheduling.families.v_shape import block_without_pauses, busiest_s
 from trainwright.scheduling.orders import justify
 from trainwright.scheduling.simulate import simulate
 from trainwright.step import zero

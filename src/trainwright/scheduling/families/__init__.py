@@ -16,21 +16,26 @@ from trainwright.errors import InvalidInput
 from trainwright.plans.schedule import ScheduleCosts
 from trainwright.plugins import SCHEDULES, plug_in
 from trainwright.scheduling.bounds import limit_below_all, misfit
-from trainwright.scheduling.families.adaptive_v import ADAPTIVE_V, V_FIT, ZB_V, ZB_V_HANDMADE
-from trainwright.scheduling.families.bidirectional import CHIMERA, DUALPIPE, DUALPIPE_V
+from trainwright.scheduling.families.breadth_first import BREADTH_FIRST
+from trainwright.scheduling.families.chimera import CHIMERA
+from trainwright.scheduling.families.dualpipe import DUALPIPE, DUALPIPE_V
 from trainwright.scheduling.families.family import Family, FamilyRequest, without_limits
-from trainwright.scheduling.families.grouped_interleaved import GIS, GIS_H
-from trainwright.scheduling.families.interleaved import BREADTH_FIRST, DEPTH_FIRST, INTERLEAVED
-from trainwright.scheduling.families.one_f_one_b import (
-    EAGER_ONE_F_ONE_B,
-    GPIPE,
-    ONE_F_ONE_B,
-    TWO_STAGE_BACKWARD,
-)
+from trainwright.scheduling.families.interleaved import DEPTH_FIRST, GIS, GIS_H, INTERLEAVED
+from trainwright.scheduling.families.one_f_one_b import EAGER_ONE_F_ONE_B, GPIPE, ONE_F_ONE_B
 from trainwright.scheduling.families.pipe_offload import PIPE_OFFLOAD, PIPE_OFFLOAD_HALF
-from trainwright.scheduling.families.sequence_slices import SEQ_ONE_F_ONE_B, SLIMPIPE
+from trainwright.scheduling.families.seq1f1b import SEQ_ONE_F_ONE_B
+from trainwright.scheduling.families.slimpipe import SLIMPIPE
 from trainwright.scheduling.families.stp import STP
-from trainwright.scheduling.families.v_shape import ONE_F_ONE_B_V, V_HALF, V_MIN
+from trainwright.scheduling.families.two_stage_backward import TWO_STAGE_BACKWARD
+from trainwright.scheduling.families.v_shape import (
+    ADAPTIVE_V,
+    ONE_F_ONE_B_V,
+    V_FIT,
+    V_HALF,
+    V_MIN,
+    ZB_V,
+    ZB_V_HANDMADE,
+)
 from trainwright.scheduling.families.vocabulary import VOCABULARY_1, VOCABULARY_2
 from trainwright.scheduling.families.wave import HANAYO, WAVE
 from trainwright.scheduling.families.zero_bubble import ZB_1P, ZB_2P, ZB_H1, ZB_H2

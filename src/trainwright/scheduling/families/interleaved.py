@@ -18,12 +18,14 @@ import numpy as np
 
 from trainwright.errors import Fault
 from trainwright.plans.schedule import ActionKind, Schedule
-from trainwright.scheduling.families.family import Family, Searched, Steady, all_at_once, looped
-from trainwright.scheduling.orders import actions, in_turn, one_after_another
+from trainwright.scheduling.block import SOURCE, BuildingBlock, repeat
+from trainwright.scheduling.families.family import Family, Searched, Steady, looped
+from trainwright.scheduling.orders import actions, in_turn, one_after_another, trim
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from trainwright.plans.schedule import Placement
     from trainwright.scheduling.families.family import FamilyRequest
 
 
@@ -114,32 +116,79 @@ DEPTH_FIRST = Family(
 )
 
 
-# Breadth-first: a chunk runs all microbatches before the next chunk (Lamy-Poirier, MLSys 2023)
-# ---------------------------------------------------------------------------------------------
-# All forwards, chunk by chunk, then all backwards, last chunk first. Each chunk is needed once per
-# pass, which suits sharded parameters; every activation waits.
+# GIS and GIS-H: the backward split, groups of g microbatches (Qi et al., NeurIPS 2024)
+# -------------------------------------------------------------------------------------
+# Within a period of 3gv slots each chunk of a rank runs the g members of a group in every third
+# slot; input gradients use the slots in between, weight gradients follow them. GIS has g = p, GIS-H
+# g = p/2, for less memory and a longer bubble.
 
 
-def breadth_first_order(request: FamilyRequest) -> Schedule:
-    """Microbatches in order 0..m-1 on every chunk, in both passes."""
-    placement = looped(request)
-    microbatches = np.arange(request.num_microbatches)
-    orders = [
-        one_after_another(
-            *(actions(ActionKind.F, stage, microbatches) for stage in stages),
-            *(actions(ActionKind.B, stage, microbatches) for stage in reversed(stages)),
+def gis_block(placement: Placement, *, group: int, members: int) -> BuildingBlock:
+    """The period of one group: F of chunk c in slots 3gc + 3q + r, I of chunk v-1-c likewise after
+    the last chunk's forward and the way back, W in the slot after its I; of q the first `members`.
+    """
+    p = placement.num_ranks
+    chunk, rank = np.divmod(np.arange(placement.num_stages, dtype=float)[:, None], p)
+    member = np.arange(members, dtype=float)[None, :]
+    last = placement.num_stages // p - 1
+    forward = 3 * group * chunk + 3 * member + rank
+    turn = 3 * group * last + rank + 3 * (p - 1 - rank) + 1
+    input_grad = turn + 3 * group * (last - chunk) + 3 * member
+    return BuildingBlock(
+        placement=placement,
+        period_slots=3.0 * group * (last + 1),
+        start_slots={
+            ActionKind.F: forward,
+            ActionKind.I: input_grad,
+            ActionKind.W: input_grad + 1,
+        },
+    )
+
+
+def gis_order(request: FamilyRequest) -> Schedule:
+    """Groups of p, or of what the request says."""
+    return _whole_groups(request, group=request.group or request.num_ranks)
+
+
+def gis_h_order(request: FamilyRequest) -> Schedule:
+    """Groups of p/2 rounded up, or of what the request says."""
+    return _whole_groups(request, group=request.group or -(-request.num_ranks // 2))
+
+
+def _whole_groups(request: FamilyRequest, *, group: int) -> Schedule:
+    """Whole groups, trimmed to the microbatches there are."""
+    members = min(group, request.num_microbatches)
+    whole = -(-request.num_microbatches // members) * members
+    schedule = repeat(gis_block(looped(request), group=group, members=members), whole)
+    return trim(schedule, num_microbatches=request.num_microbatches)
+
+
+def gis_rules(request: FamilyRequest) -> Iterator[Fault]:
+    """Smaller groups return to rank 0 too early, larger ones only cost memory."""
+    least, most = -(-request.num_ranks // 2), request.num_ranks
+    if request.group is not None and not least <= request.group <= most:
+        yield Fault(
+            "group", f"must be from {least} to {most} for {most} ranks, got {request.group}"
         )
-        for stages in placement.stages_of_rank
-    ]
-    return Schedule.of_ranks(orders, placement=placement, num_microbatches=request.num_microbatches)
 
 
-BREADTH_FIRST = Family(
-    name="breadth-first",
-    summary="all microbatches on a chunk before the next chunk, forwards before backwards",
-    source="Lamy-Poirier, MLSys 2023",
+GIS = Family(
+    name="gis",
+    summary="interleaved with split backward in groups of p",
+    source=SOURCE,
     place=looped,
-    order=breadth_first_order,
-    planned=True,
-    held_at_once=all_at_once,
+    order=gis_order,
+    rules=gis_rules,
+    splits_backward=True,
+    reads_group=True,
+)
+GIS_H = Family(
+    name="gis-h",
+    summary="interleaved with split backward in groups of p/2, for less memory",
+    source=SOURCE,
+    place=looped,
+    order=gis_h_order,
+    rules=gis_rules,
+    splits_backward=True,
+    reads_group=True,
 )

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trainwright.plans.schedule import Action, ActionKind, Schedule
-from trainwright.scheduling.families import grouped_interleaved, one_f_one_b
+from trainwright.scheduling.families import interleaved, one_f_one_b
 from trainwright.scheduling.families.family import Family, Searched, looped, one_chunk
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def order(request: FamilyRequest) -> Schedule:
 
 def half_order(request: FamilyRequest) -> Schedule:
     """Interleaved, the first half of each rank's chunks on the host."""
-    return offloaded(grouped_interleaved.order(replace(request, group=None)), share=0.5)
+    return offloaded(interleaved.gis_order(replace(request, group=None)), share=0.5)
 
 
 def offloaded(schedule: Schedule, *, share: float) -> Schedule:
@@ -93,6 +93,6 @@ PIPE_OFFLOAD_HALF = Family(
     place=looped,
     order=half_order,
     is_plain=False,
-    host_of=grouped_interleaved.GIS.name,
+    host_of=interleaved.GIS.name,
     splits_backward=True,
 )

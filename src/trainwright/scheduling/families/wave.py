@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Final
 
 from trainwright.plans.schedule import ActionKind, Placement, Schedule, ScheduleCosts
 from trainwright.scheduling.block import BuildingBlock, Pace, path_block, repeat
-from trainwright.scheduling.families import adaptive_v
 from trainwright.scheduling.families.family import (
     Family,
     activations_that_fit,
     least_of,
     limited_costs,
 )
+from trainwright.scheduling.families.v_shape import adaptive_order
 from trainwright.scheduling.orders import drop_weight_grads
 from trainwright.scheduling.simulate import simulate
 from trainwright.scheduling.weight_grads import best_of, list_schedule
@@ -50,7 +50,7 @@ def place(request: FamilyRequest) -> Placement:
 def order(request: FamilyRequest) -> Schedule | None:
     """At most `request.max_activations`; as many as 1F1B where absent, v for each of p."""
     if request.virtual_stages == 2:
-        return adaptive_v.order(request)
+        return adaptive_order(request)
     placement = place(request)
     asked = request.max_activations or placement.num_stages
     costs = limited_costs(request, placement, max_activations=asked)

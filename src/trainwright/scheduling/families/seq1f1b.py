@@ -1,18 +1,12 @@
-"""1F1B over slices of each sequence: Seq1F1B and SlimPipe, which differ in warm-up and chunks.
+"""Seq1F1B: 1F1B over slices of each sequence (Sun et al., 2024).
 
 A microbatch is cut along its tokens into q slices. Tokens attend to earlier ones, so forwards run
 from the first slice to the last and backwards from the last to the first; a pipeline fills with
 slices, not with microbatches, and both bubble and memory shrink with q.
 
-Seq1F1B (Sun et al., 2024): rank r warms up with p-1-r + q-1 slices. In slices it loses
-(p-1)(F+B) and holds p + q - 1: the share lost is (p-1)/(p-1+qm). The authors cut sequences where
-slices take equal times; plans cut them into four so.
-
-SlimPipe (Li et al., 2025): v chunks per rank in a loop, chunk by chunk with all q slices of one
-microbatch; q is a multiple of p. A rank warms up with vq - 1 + 2(p-1-r) slices and holds at most
-vq + 2(p-1) of them, 1/p + 2(p-1)/(qvp) of a microbatch's activations; it loses the share
-(p-1)/(p-1+qvm). Slices are equal there and ranks exchange keys and values until they take equal
-times. Plans cut sequences into p of them, which hides that exchange.
+Rank r warms up with p-1-r + q-1 slices. In slices it loses (p-1)(F+B) and holds p + q - 1: the
+share lost is (p-1)/(p-1+qm). The authors cut sequences where slices take equal times; plans cut
+them into four so.
 """
 
 from __future__ import annotations
@@ -21,14 +15,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trainwright.errors import Fault
 from trainwright.plans.schedule import ActionKind, Schedule
-from trainwright.scheduling.families.family import Family, Searched, looped, one_chunk
+from trainwright.scheduling.families.family import Family, Searched, one_chunk
 from trainwright.scheduling.orders import actions, in_turn, one_after_another
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from trainwright.plans.schedule import Actions, Placement
     from trainwright.scheduling.families.family import FamilyRequest
 
@@ -39,20 +30,13 @@ def seq_order(request: FamilyRequest) -> Schedule:
     """One chunk per rank."""
     slices = request.num_slices or _SLICES
     warm_up = [request.num_ranks - 1 - rank + slices - 1 for rank in range(request.num_ranks)]
-    return _order(request, one_chunk(request), slices, warm_up)
+    return order_of_slices(request, one_chunk(request), slices, warm_up)
 
 
-def slim_order(request: FamilyRequest) -> Schedule:
-    """`virtual_stages` chunks per rank."""
-    p, v = request.num_ranks, request.virtual_stages
-    slices = request.num_slices or p
-    warm_up = [v * slices - 1 + 2 * (p - 1 - rank) for rank in range(p)]
-    return _order(request, looped(request), slices, warm_up)
-
-
-def _order(
+def order_of_slices(
     request: FamilyRequest, placement: Placement, slices: int, warm_up: list[int]
 ) -> Schedule:
+    """After so many forwards per rank, a forward and a backward of a slice in turn."""
     orders = []
     for stages, first in zip(placement.stages_of_rank, warm_up, strict=True):
         forward = _stream(ActionKind.F, stages, range(slices), request.num_microbatches, slices)
@@ -83,13 +67,6 @@ def _stream(
     return actions(kind, stage.ravel(), unit.ravel())
 
 
-def slim_rules(request: FamilyRequest) -> Iterator[Fault]:
-    """Chunks follow each other without a gap only if a loop is as long as a microbatch."""
-    if (slices := request.num_slices) is not None and slices % request.num_ranks:
-        problem = f"must be a multiple of {request.num_ranks} ranks for slimpipe, got {slices}"
-        yield Fault("num_slices", problem)
-
-
 SEQ_ONE_F_ONE_B = Family(
     name="seq1f1b",
     summary="1F1B over slices of each sequence, for less bubble and memory at long context",
@@ -101,17 +78,4 @@ SEQ_ONE_F_ONE_B = Family(
     planned=True,
     searched=Searched.ASKED,
     warm_up=lambda ranks: ranks + _SLICES - 1,
-)
-SLIMPIPE = Family(
-    name="slimpipe",
-    summary="interleaved 1F1B over slices of one sequence at a time, near one microbatch held",
-    source="Li et al., SlimPipe, 2025",
-    place=looped,
-    order=slim_order,
-    is_plain=False,
-    rules=slim_rules,
-    slices=lambda ranks: ranks,
-    planned=True,
-    searched=Searched.ASKED,
-    held_at_once=lambda ranks: ranks,
 )
