@@ -12,7 +12,7 @@ from reference import needs_reference, reference
 from small_placements import chain
 from trainwright.errors import InvalidInput
 from trainwright.formats.phaze_json import placement_part, read_phaze
-from trainwright.profile.placement_case import Optimizer
+from trainwright.profile.profile import Optimizer
 
 
 def faults(value):

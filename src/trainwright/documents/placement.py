@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from trainwright.partitioning.downset_dp import Restrictions
     from trainwright.partitioning.placement import PlacedCost
     from trainwright.partitioning.placement_planner import PricedStrategy
-    from trainwright.profile.placement_case import PlacementCase
+    from trainwright.profile.profile import PlacementCase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

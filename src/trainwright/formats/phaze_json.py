@@ -14,14 +14,17 @@ import numpy as np
 
 from trainwright.errors import InvalidInput
 from trainwright.formats.json_text import FieldReader, Key, Path, show_value
-from trainwright.profile.placement_case import (
+from trainwright.profile.profile import (
+    LARGEST_COUNT,
+    Edge,
     FixedStrategy,
     Optimizer,
     PlacementCase,
+    Setting,
     WidthTable,
+    find_cycles,
     topological_order,
 )
-from trainwright.profile.profile import LARGEST_COUNT, Edge, Setting, find_cycles
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -51,7 +51,14 @@ from trainwright.model.ends import (
     loss_transient_bytes,
     mtp_layer,
 )
-from trainwright.model.feed_forward import FeedForward, expert_exchanges, feed_forward_operators
+from trainwright.model.feed_forward import (
+    FeedForward,
+    expert_exchanges,
+    feed_forward_operators,
+    first_products,
+    mixer_context_exchanges,
+    mixer_operators,
+)
 from trainwright.model.operator import (
     ATTENTION_CORE,
     NO_WORK,
@@ -75,11 +82,6 @@ from trainwright.model.operator import (
     residual_add,
 )
 from trainwright.model.recipe import EXPERT_MARK, adapted_chain, frozen_chain, offered_targets
-from trainwright.model.recurrence import (
-    first_products,
-    mixer_context_exchanges,
-    mixer_operators,
-)
 from trainwright.model.run_shape import RunShape
 
 # Layers of an encoder: what turns patches, sound or words into vectors, its blocks, the projector

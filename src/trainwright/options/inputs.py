@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from trainwright.formats.hf_config import ModelDescription
     from trainwright.model import TransformerConfig
-    from trainwright.profile.placement_case import PlacementCase
+    from trainwright.profile.profile import PlacementCase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,7 @@ from trainwright._native import _core
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature, refuse
 from trainwright.execution import Progress
 from trainwright.plans.status import OPTIMAL_TOLERANCE, Status, relative_gap
-from trainwright.profile.placement_case import Optimizer
+from trainwright.profile.profile import Optimizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 
     from trainwright.arrays import Floats, Ints
     from trainwright.execution import Budget
-    from trainwright.profile.placement_case import PlacementCase, WidthTable
-    from trainwright.profile.profile import Setting
+    from trainwright.profile.profile import PlacementCase, Setting, WidthTable
 
 
 # What a placement costs beyond its layers: the published rules, and ours

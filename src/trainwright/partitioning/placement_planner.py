@@ -39,7 +39,7 @@ from trainwright.units import format_bytes, format_bytes_up
 if TYPE_CHECKING:
     from trainwright.execution import Budget
     from trainwright.partitioning.placement import PlacedCost, PlacementRules
-    from trainwright.profile.placement_case import FixedStrategy, PlacementCase, WidthTable
+    from trainwright.profile.profile import FixedStrategy, PlacementCase, WidthTable
 
 
 # A strategy stated beside a placement problem, priced next to the optimum
