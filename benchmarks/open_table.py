@@ -62,6 +62,8 @@ def _options(row: Mapping[str, str]) -> dict[str, object]:
     options: dict[str, object] = {"num_layers": int(row["blocks"]), "vocabulary_multiple": 1}
     load, pieces = float(row["expert_load"]), int(row["loss_chunk"])
     options |= {"loss_chunk": pieces} if pieces else {}
+    summed = row["reduce_dtype"]
+    options |= {"reduce_dtype": summed} if summed != "fp32" else {}
     return options if load == 1 else options | {"expert_loads": [load]}
 
 

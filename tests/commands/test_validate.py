@@ -210,7 +210,8 @@ def test_predictions_of_another_tool_are_scored_in_place_of_ours(
     [
         (["a,1,,", "a,2,,"], 'line 3, row_id: must stand once, got "a"'),
         ([",1,,"], 'line 2, row_id: must be the id of a row, got ""'),
-        (["a,,,"], 'line 2, step_time_s: must be a finite number > 0, got ""'),
+        (["a,,,"], "line 2: must state step_time_s, peak_memory_bytes or static_memory_bytes"),
+        (["a,,1,2"], "line 2, step_time_s: must be stated beside its range"),
         (["a,nan,,"], 'line 2, step_time_s: must be a finite number > 0, got "nan"'),
         (["a,1,1,"], "line 2, step_time_low_s: must be at most step_time_high_s, both or neither"),
         (["a,1,2,1"], "line 2, step_time_low_s: must be at most step_time_high_s, both or neither"),

@@ -8,6 +8,7 @@ import open_table
 import pytest
 
 from trainwright.commands.validate import validate
+from trainwright.errors import InvalidInput
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "measured"
 
@@ -39,6 +40,38 @@ def test_all_tables_have_the_same_columns_and_every_row_says_where_it_comes_from
     assert len(headers) == 1
     assert {row["evidence"] for row in rows} == {"measured", "dry-run"}
     assert all(row["source"] and row["row_id"] for row in rows)
+
+
+def test_what_a_row_sets_beyond_its_columns_is_priced(tmp_path: Path) -> None:
+    """A loss in pieces, 16-bit sums of gradients, loaded experts: told apart by options alone."""
+    out = tmp_path / "open"
+    open_table.write(out, [])
+    table = out / "dry_runs.csv"
+    header, *lines = table.read_text(encoding="utf-8").splitlines(keepends=True)
+    chosen = [
+        next(line for line in lines if mark in line) for mark in ("-l1024", "-sumbf16", "hot4")
+    ]
+    table.write_text("".join([header, *chosen]), encoding="utf-8")
+    (found,) = validate(table).document.datasets
+    assert found.memory is not None and found.memory.n == 3
+    assert found.memory.max_ape < 0.02
+
+
+def test_a_tool_that_counts_bytes_is_scored_on_dry_runs(tmp_path: Path) -> None:
+    """They have no time, so there is none to predict."""
+    out, theirs = tmp_path / "open", tmp_path / "theirs.csv"
+    open_table.write(out, [])
+    with (out / "dry_runs.csv").open(newline="", encoding="utf-8") as file:
+        rows = [(row["row_id"], float(row["peak_memory_bytes"])) for row in csv.DictReader(file)]
+    lines = [f"{row_id},{1.25 * held}" for row_id, held in rows]
+    theirs.write_text("\n".join(["row_id,peak_memory_bytes", *lines]), encoding="utf-8")
+    (found,) = validate(out, predictions=theirs).document.datasets
+    assert found.modelled == found.rows == len(rows) and found.time is None
+    assert found.memory is not None and found.memory.n == len(rows)  # no two are repeats
+    assert found.memory.bias == pytest.approx(0.25)
+    theirs.write_text("row_id,bytes\nfirst,5e10\n", encoding="utf-8")
+    with pytest.raises(InvalidInput, match="must have a column step_time_s, peak_memory_bytes"):
+        validate(out, predictions=theirs)
 
 
 @pytest.mark.slow

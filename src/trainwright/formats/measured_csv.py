@@ -127,6 +127,7 @@ class MeasuredRun:
             self.virtual_stages,
             self.microbatch_size,
             self.recompute,
+            self.schedule,
             self.zero_stage,
             self.sequence_parallel,
             self.settings.get("stage_replicas", ""),
@@ -216,7 +217,7 @@ _AMOUNTS: Final = {
 }
 _SPECIAL: Final = ("zero_stage", "sequence_parallel", "options")
 COMMON_COLUMNS: Final = (*_TEXTS, *_COUNTS, *_OPTIONAL_TEXTS, "zero_stage", "sequence_parallel")
-# What another tool's predictions of runs may state; the first it must.
+# What another tool's predictions of runs may state: one figure at least, a range beside its time.
 PREDICTED: Final = (
     "step_time_s",
     "step_time_low_s",
@@ -224,6 +225,7 @@ PREDICTED: Final = (
     "peak_memory_bytes",
     "static_memory_bytes",
 )
+_FIGURES: Final = "step_time_s, peak_memory_bytes or static_memory_bytes"
 # What tells a table of runs from any other table.
 _TELLING: Final = ("row_id", "model", "accelerator")
 
@@ -296,12 +298,15 @@ def read_measured_table(path: Path) -> MeasuredTable:
 def read_predictions(path: Path) -> Mapping[str, Mapping[str, float]]:
     """What another tool predicts: by `row_id` the amounts of `PREDICTED` that the row states.
 
-    Raises `InvalidInput` with every fault: a row without id or step time, an id that stands twice,
-    a value that is no positive number, one end of a range without the other.
+    Raises `InvalidInput` with every fault: a row without id or figure, an id that stands twice, a
+    value that is no positive number, one end of a range without the other or without a time.
     """
     faults: list[Fault] = []
     stated: dict[str, Mapping[str, float]] = {}
-    for line, row in _read_rows(path, ("row_id", PREDICTED[0]))[1]:
+    columns, rows = _read_rows(path, ("row_id",))
+    if not any(column in columns for column in PREDICTED):
+        raise InvalidInput.of("file", f"must have a column {_FIGURES}", source=str(path))
+    for line, row in rows:
         row_id = row["row_id"].strip()
         if not row_id or row_id in stated:
             rule = "must be the id of a row" if not row_id else "must stand once"
@@ -311,13 +316,17 @@ def read_predictions(path: Path) -> Mapping[str, Mapping[str, float]]:
         for column in PREDICTED:
             text = row.get(column, "").strip()
             try:
-                if text or column == PREDICTED[0]:
+                if text:
                     amounts[column] = _amount(text)
             except ValueError:
                 faults.append(
                     Fault(f"line {line}, {column}", f'must be {_AMOUNT.rule}, got "{text}"')
                 )
+        if not any(row.get(column, "").strip() for column in PREDICTED):
+            faults.append(Fault(f"line {line}", f"must state {_FIGURES}"))
         low_s, high_s = amounts.get(PREDICTED[1]), amounts.get(PREDICTED[2])
+        if low_s is not None and not row.get(PREDICTED[0], "").strip():
+            faults.append(Fault(f"line {line}, {PREDICTED[0]}", "must be stated beside its range"))
         if (low_s is None) != (high_s is None) or (low_s or 0.0) > (high_s or 0.0):
             rule = f"must be at most {PREDICTED[2]}, both or neither"
             faults.append(Fault(f"line {line}, {PREDICTED[1]}", rule))

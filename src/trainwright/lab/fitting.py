@@ -599,7 +599,7 @@ def _residuals(
             source="trial",
         )
         priced = predict(replace(question, cluster=trial.applied(question.cluster)))
-        found.append(math.log(priced.step_time_s / run.step_time_s))
+        found.append(math.log(priced.priced_s / run.step_time_s))
     return found
 
 

@@ -214,6 +214,15 @@ def _loss_chunk(line: SoftwareLine, model: TransformerConfig, tokens: int) -> in
     return min(tokens, 1 << (-(-tokens // parts) - 1).bit_length())
 
 
+def _expert_loads(run: MeasuredRun) -> tuple[float, ...]:
+    """Tokens of each expert, or of the heaviest over the mean, where a row lists them."""
+    listed = run.options.get("expert_loads", ())
+    if not isinstance(listed, list | tuple):
+        problem = f"must be a list of numbers, got {listed}"
+        raise InvalidInput.of(f"{run.row_id}, options.expert_loads", problem)
+    return tuple(listed)
+
+
 def _recipe(run: MeasuredRun, line: SoftwareLine, model: TransformerConfig, tokens: int) -> Recipe:
     try:
         precision = _PRECISIONS[run.precision]
@@ -229,7 +238,9 @@ def _recipe(run: MeasuredRun, line: SoftwareLine, model: TransformerConfig, toke
         if line.dispatches_once
         else TokenDispatcher.ALL_TO_ALL,
         dispatch_dtype=run.options.get("dispatch_dtype"),
-        loss_chunk=_loss_chunk(line, model, tokens),
+        reduce_dtype=run.options.get("reduce_dtype"),
+        expert_loads=_expert_loads(run),
+        loss_chunk=run.options.get("loss_chunk") or _loss_chunk(line, model, tokens),
         offload=_STATES_ON_HOST if updates_on_host(run) else None,
     )
 
@@ -470,9 +481,12 @@ def _copies(run: MeasuredRun, question: Question, in_flight: int) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPrediction:
-    """Seconds of a step with the ends of the 90% interval; bytes of a device where modelled."""
+    """Seconds of a step with the ends of the 90% interval; bytes of a device where modelled.
 
-    step_time_s: float
+    Another tool may state bytes alone.
+    """
+
+    step_time_s: float | None = None
     step_time_low_s: float | None = None
     step_time_high_s: float | None = None
     peak_memory_bytes: float | None = None
@@ -482,11 +496,16 @@ class RunPrediction:
 
     def within(self, low_ratio: float, high_ratio: float) -> RunPrediction:
         """The same with the interval from `low_ratio` to `high_ratio` times the step."""
+        time_s = self.priced_s
         return replace(
-            self,
-            step_time_low_s=self.step_time_s * low_ratio,
-            step_time_high_s=self.step_time_s * high_ratio,
+            self, step_time_low_s=time_s * low_ratio, step_time_high_s=time_s * high_ratio
         )
+
+    @property
+    def priced_s(self) -> float:
+        """The step of a run that was priced here: those always have one."""
+        assert self.step_time_s is not None
+        return self.step_time_s
 
 
 def predict(question: Question) -> RunPrediction:

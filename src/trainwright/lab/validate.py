@@ -751,7 +751,7 @@ def _interval(outcome: Outcome) -> tuple[float, float] | None:
     low_s, high_s = prediction.step_time_low_s, prediction.step_time_high_s
     if low_s is None or high_s is None:
         return None
-    return low_s / prediction.step_time_s, high_s / prediction.step_time_s
+    return low_s / prediction.priced_s, high_s / prediction.priced_s
 
 
 def _memory_pairs(found: Sequence[Outcome], quality: Quality, quantity: str) -> list[Pair]:

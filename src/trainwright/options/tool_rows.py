@@ -310,7 +310,7 @@ ROWS += section(
     row(
         "predictions",
         FILE,
-        "Score these instead: a CSV of row_id, step_time_s, and the range and memory if known.",
+        "Score these instead: a CSV of row_id and step_time_s, its range, or memory.",
         metavar="PATH",
         at="validation.predictions",
     ),
