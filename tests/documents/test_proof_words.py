@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import reported
+from trainwright.documents import plan_view
 from trainwright.documents.plan_view import proof
 from trainwright.plans.plan import SpanRecord
 from trainwright.plans.status import Status
@@ -40,3 +41,31 @@ def test_a_proof_says_that_it_is_not_about_copies_of_state_nobody_named():
     few = replace(free, request=replace(free.request, num_devices=2))
     assert proof(few) == WORDS  # too few devices for two groups of several replicas
     assert proof(planned("deepspeed", ("1f1b",), state_copies=None)) == WORDS  # runs no copies
+
+
+def says(document):
+    return "\n".join(plan_view.left_to_hide(document))
+
+
+def test_a_head_that_is_alone_on_the_slowest_rank_is_told_of_where_the_target_cannot_cut_it():
+    found = planned("megatron", None)
+    body, head = replace(found.stages[0], rank=0), replace(found.stages[-1], rank=1)
+    alone = replace(head, layers=head.layers[-1:])
+    ranks = [replace(rank, forward_s=0.1 + 0.9 * rank.rank) for rank in found.ranks]
+    short = replace(found, stages=(body, alone), ranks=tuple(ranks))
+    assert "the head alone makes rank 1 the slowest" in says(short)
+    assert not says(replace(short, stages=(body, head)))  # it has other layers, too
+    light = [replace(rank, forward_s=1.0 - 0.9 * rank.rank) for rank in found.ranks]
+    assert not says(replace(short, ranks=tuple(light)))
+    named = replace(short.request.space, schedules=("1f1b",))
+    assert not says(replace(short, request=replace(short.request, space=named)))
+
+
+def test_exposed_tensor_parallelism_is_told_of_where_braids_are_not_searched():
+    found = planned(None, None)
+    exposed = replace(found, time_by_part_s={"tensor": 0.2 * found.step_time_s})
+    assert "20.0% of the step waits for tensor parallelism" in says(exposed)
+    assert "--schedule stp" in says(exposed)
+    assert not says(replace(exposed, time_by_part_s={"tensor": 0.01 * found.step_time_s}))
+    assert not says(replace(exposed, schedule="stp"))
+    assert not says(planned("megatron", None))

@@ -143,6 +143,7 @@ def _headline(document: ModelPlanResult) -> Iterator[str]:
             f"{document.micro_batch}, schedule {document.schedule}{_on_all_ranks(document)}"
         )
     yield from launch_line(document)
+    yield from left_to_hide(document)
     if document.order is not None and document.named_step_time_s:
         gain = 1 - document.step_time_s / document.named_step_time_s
         yield (
@@ -195,6 +196,34 @@ def launch_line(document: ModelPlanResult) -> Iterator[str]:
         yield (
             f"the fastest plan found that {other.framework} launches takes "
             f"{format_seconds(other.step_time_s)}, {(other.slowdown or 1) - 1:.1%} more"
+        )
+
+
+def left_to_hide(document: ModelPlanResult) -> Iterator[str]:
+    """What binds a pipeline and goes away under families that the request left out.
+
+    A head that is alone on the slowest rank can be cut over all of them, which the target of the
+    plan cannot run; exchanges of tensor parallelism hide in braids, which are searched by name.
+    """
+    space, degrees = document.request.space, document.parallelism
+    if document.groups or degrees is None or degrees.pipeline == 1 or space.schedules is not None:
+        return
+    step_s, parts_s = document.step_time_s, document.time_by_part_s
+    if space.framework is not None:
+        busiest = busiest_rank(document.ranks)
+        own = [stage for stage in document.stages if stage.rank == busiest]
+        if own == [document.stages[-1]] and len(own[0].layers) == 1:
+            yield (
+                f"the head alone makes rank {busiest} the slowest: with --framework any it may be "
+                "cut over all ranks"
+            )
+        return
+    waits = parts_s.get("tensor", 0.0) / step_s if parts_s and step_s else 0.0
+    braids = [each.name for each in FAMILIES.values() if each.braids and each.planned]
+    if document.schedule not in braids and waits >= _MUCH:
+        yield (
+            f"{waits:.1%} of the step waits for tensor parallelism, much of which --schedule "
+            f"{','.join(braids)} may hide"
         )
 
 
@@ -322,6 +351,7 @@ def _unless_named(document: ModelPlanResult) -> str:
     return f"; nothing is claimed of {', '.join(beside)} unless named" if beside else ""
 
 
+_MUCH: Final = 0.05  # of a step
 _LEAST_COPIED: Final = 4  # devices that make two groups of several replicas
 
 
