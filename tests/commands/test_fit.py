@@ -23,14 +23,16 @@ def document():
 def test_a_row_for_every_way_with_figures_that_rise(document):
     assert document["kind"] == "fit"
     names = [row["way"] for row in document["rows"]]
-    assert names == ["full", "full, all bf16", "LoRA-16", "QLoRA-16"]
+    assert names == ["full", "full, all bf16", "LoRA-16", "LoRA-16, float32", "QLoRA-16"]
     for row in document["rows"]:
         assert row["allocated_bytes"] < row["reserved_bytes"] < row["device_bytes"]
         assert row["device_low_bytes"] < row["device_bytes"] < row["device_high_bytes"]
         assert (
             not row["fits"] or row["fit_probability"] >= document["request"]["probability"] == 0.9
         )
-    full, narrow, adapters, _ = document["rows"]
+    full, narrow, adapters, wide, _ = document["rows"]
+    assert wide["lean_device_bytes"] > adapters["lean_device_bytes"]
+    assert wide["trained_parameters"] == adapters["trained_parameters"]
     assert narrow["trained_parameters"] == full["trained_parameters"]
     assert full["longest_sequence"] <= narrow["longest_sequence"] <= adapters["longest_sequence"]
     assert full["trained_parameters"] > 100 * adapters["trained_parameters"]

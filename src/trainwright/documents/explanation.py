@@ -58,7 +58,7 @@ from trainwright.planning.reasons.why import (
 from trainwright.planning.search.plans import predicted
 from trainwright.planning.search.pools import fits, tightest
 from trainwright.planning.search.prefetch import Shelves
-from trainwright.plans.configuration import NO_OVERHEADS
+from trainwright.plans.configuration import FIRST_OF_SHARDS, NO_OVERHEADS, is_wide
 from trainwright.plans.plan import DEFAULT_SCHEDULE, FORMAT_VERSION
 from trainwright.plans.status import Status
 
@@ -253,7 +253,9 @@ def _freedoms(
     spaces: list[tuple[str, str, Allowed]] = []
     if plan.parallelism is not None:
         uses_of = (plan, plan.parallelism, question.allowed)
-        spaces += uses(*uses_of, recomputes=subject.recomputes)
+        used = uses(*uses_of, recomputes=subject.recomputes)
+        least = FIRST_OF_SHARDS if is_wide(question.model) else 0
+        spaces += (each for each in used if min(each[2].zero_stages) >= least)
     fixed = list(freed(question))
     # What nothing is known of comes first: a runner-up without a thing is an answer already.
     order = sorted(range(len(spaces)), key=lambda at: isfinite(known_s(spaces[at][2])))

@@ -33,6 +33,7 @@ from trainwright.documents.view import (
 from trainwright.formats.calibration_toml import deciding_memory, framework_memory
 from trainwright.formats.document_json import encode
 from trainwright.model import NO_OFFLOAD, Offload, Recipe, RunShape, layer_graph
+from trainwright.model.config import WIDE_BITS
 from trainwright.model.recipe import ALL_IN_16_BIT
 from trainwright.options.inputs import ModelInput, embed
 from trainwright.options.run import tuned
@@ -41,6 +42,7 @@ from trainwright.plans import Parallelism
 from trainwright.plans.capability import capability_of, known_target
 from trainwright.plans.capability_table import Feature, own_choices
 from trainwright.plans.configuration import (
+    FIRST_OF_SHARDS,
     SURE_FIT_PROBABILITY,
     Configuration,
     broken_rules,
@@ -413,7 +415,7 @@ def remake_fit(document: FitResult) -> FitResult:
 def _document(given: ModelInput, cluster: Cluster, request: FitRequest) -> FitResult:
     rows = tuple(
         row
-        for name, options, state in _ways(given.config, request.lora_rank, cluster)
+        for name, options, state in _ways(given.config, request, cluster)
         for row in _rows(name, tuned(given, options).config, cluster, request, options, state)
     )
     return FitResult(
@@ -426,21 +428,26 @@ def _document(given: ModelInput, cluster: Cluster, request: FitRequest) -> FitRe
 
 
 def _ways(
-    model: TransformerConfig, rank: int, cluster: Cluster
+    model: TransformerConfig, request: FitRequest, cluster: Cluster
 ) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
     """What trains, the options of `estimate` that say so, and fields of the recipe that do.
 
     Options that it does not have go. All in 16 bit, without copies in float32, is what cards that
     are too small for these are used with; it needs bf16, whose range is that of float32.
     """
+    rank, is_bf16 = request.lora_rank, cluster.accelerator.default_precision == "bf16"
     if model.tuning.low_rank is not None:  # an adapter's folder says what trains
         yield "as given", {}, {}
         return
     yield "full", {}, {}
-    if cluster.accelerator.default_precision == "bf16":
+    if is_bf16:
         said = {"main_weight_dtype": "none", "gradient_dtype": "bf16", "moment_dtype": "bf16"}
         yield "full, all bf16", said, dict(ALL_IN_16_BIT)
     yield f"LoRA-{rank}", {"lora_rank": rank}, {}
+    if is_bf16 and framework_memory(request.software).casts_shards:  # transformers may load so
+        shards = {_WEIGHT_BITS: WIDE_BITS} if request.num_devices > 1 else {}
+        whole = {} if shards else {"precision": "bf16_autocast"}
+        yield f"LoRA-{rank}, float32", {"lora_rank": rank, **shards, **whole}, dict(whole)
     if _WEIGHT_BITS in keywords_of("estimate"):
         yield f"QLoRA-{rank}", {"lora_rank": rank, _WEIGHT_BITS: 4}, {}
 
@@ -480,12 +487,14 @@ class _Way:
         self.model, self.cluster, self.request = model, cluster, request
         self.account = framework_memory(request.software)
         self.limit_bytes = cluster.accelerator.memory_bytes
-        self.stages = (1, 2, 3) if request.num_devices > 1 else (0,)
+        self.stages: tuple[int, ...] = (1, 2, 3) if request.num_devices > 1 else (0,)
         program, precision = request.software, cluster.accelerator.default_precision
         usual = own_choices(
             known_target(program) or program, precision, program=program, zero=self.stages[0]
         )
         self.recipe = Recipe(**{**usual, **state})
+        if model.tuning.is_wide:
+            self.stages = tuple(stage for stage in self.stages if stage >= FIRST_OF_SHARDS)
         if self.recipe.offload is not None:
             self.stages = (SHARDS_WEIGHTS,)
 

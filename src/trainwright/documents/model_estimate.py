@@ -578,7 +578,7 @@ def _margin_bytes(peak_bytes: float, run: Configuration, limit_bytes: float) -> 
 
 def _has_few_bits(model: Trained) -> bool:
     low_rank = None if isinstance(model, MeasuredModel) else model.tuning.low_rank
-    return low_rank is not None and low_rank.bits is not None
+    return low_rank is not None and low_rank.few_bits is not None
 
 
 def _full_first_host(phases: Sequence[PhaseMemory], cluster: Cluster) -> Iterator[str]:

@@ -286,13 +286,6 @@ def _warnings(run: StatedRun, name: str, *, names_model: bool) -> Iterator[str]:
         yield f"{name}: what is offloaded {BETWEEN} is priced on the device, where a step needs it"
     if any("nvme" in each for each in run.offload):
         yield f"{name}: offload to NVMe is priced as that to the host's memory"
-    wide = (
-        run.loaded_in == "fp32"
-        and not (run.engine or "").startswith("deepspeed")
-        and run.weight_bits is None
-    )
-    if wide and run.zero and run.lora_rank is not None:
-        yield f"{name}: FSDP keeps frozen weights in float32, as loaded: priced in 16 bits"
     if run.weight_bits is not None and run.lora_rank is None:
         yield f"{name}: weights of {run.weight_bits}bit train without adapters: priced in 16 bits"
 

@@ -207,7 +207,7 @@ def _adapted(job: Job, keys: Mapping[str, str], **on: Any) -> dict[str, Any]:
         "rank": low_rank.rank,
         "targets": [names[each] for each in low_rank.targets],
         "dropout": low_rank.dropout or None,
-        "bits": low_rank.bits,
+        "bits": low_rank.few_bits,
         "load_in_4bit": low_rank.bits == 4 or None,
         "load_in_8bit": low_rank.bits == 8 or None,
     }
@@ -421,6 +421,8 @@ def _loaded_in(job: Job) -> str:
     lie beside frozen weights are float32 by themselves.
     """
     is_sharded, is_adapted = job.demands.zero_stage > 0, job.model.tuning.low_rank is not None
+    if job.model.tuning.is_wide:
+        return "float32"
     if is_sharded or is_adapted or job.recipe.main_weight_dtype == "none":
         return _TRL_DTYPES.get(job.precision, "float32")
     return "float32"

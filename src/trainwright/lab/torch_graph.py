@@ -800,8 +800,8 @@ def _adapt(
             refuse([Fault("lora-targets", f'must be of {known}, or all, got "{target}"')])
         wanted |= own
     for name, product in found.values():
-        if low_rank.bits is not None:
-            product.weight.kept_bytes = QUANTIZED_BYTES[low_rank.bits]
+        if low_rank.few_bits is not None:
+            product.weight.kept_bytes = QUANTIZED_BYTES[low_rank.few_bits]
         if name in wanted:
             _lay_beside(product, low_rank)
 

@@ -21,6 +21,7 @@ from trainwright.model.operator import (
     ATTENTION_CORE,
     LATENT_UP_PROJECTION,
     NORM,
+    QUERY_KEY_NORM,
     Exchange,
     Operator,
     OperatorKind,
@@ -812,7 +813,7 @@ def _rotary(config: TransformerConfig, run: RunShape) -> Operator:
             norms = config.query_size + config.key_value_size
         parameters = norm_parameters("query_key_norm", kind=config.norm, width=norms)
         kept = SavedTensor(
-            name="query_key_norm.input",
+            name=QUERY_KEY_NORM,
             elements=run.tokens * width,
             element_bytes=run.precision.activation_bytes,
             shard=Shard.TENSOR,

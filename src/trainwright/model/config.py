@@ -231,6 +231,9 @@ class CompressedAttention:
 # whose inputs it cuts, A is cut and B is whole.
 
 
+WIDE_BITS: Final = 32  # of frozen weights in float32 shards
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LowRank:
     """Adapters of `rank` beside the products named by `targets`; nothing else trains.
@@ -242,7 +245,8 @@ class LowRank:
     `mixer_out`, RWKV's feed-forward part `receptance`; those of an encoder that sees images have
     `encoder_` before their names.
     `dropout` on an adapter's input keeps a copy of it and a mask. `bits` are those in which the
-    products of blocks keep their frozen weights, 4 or 8; as in training where absent.
+    products of blocks keep their frozen weights, 4 or 8, or 32 of all that is frozen where FSDP has
+    float32 shards, which it gathers as in training; as in training where absent.
     """
 
     rank: int
@@ -250,10 +254,20 @@ class LowRank:
     dropout: float = 0.0
     bits: int | None = None
 
+    @property
+    def few_bits(self) -> int | None:
+        """The bits of quantized weights; None where nothing is quantized."""
+        return None if self.is_wide else self.bits
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether frozen weights are kept in more bits than they train in."""
+        return self.bits == WIDE_BITS
+
     def faults(self) -> Iterator[Fault]:
         """What cannot be, whatever the model."""
-        if self.bits not in (None, 4, 8):
-            yield Fault("tuning.low_rank.bits", f"must be 4 or 8, got {self.bits}")
+        if self.bits not in (None, 4, 8, WIDE_BITS):
+            yield Fault("tuning.low_rank.bits", f"must be 4, 8 or {WIDE_BITS}, got {self.bits}")
         if self.rank < 1:
             yield Fault("tuning.low_rank.rank", f"must be >= 1, got {self.rank}")
         if not self.targets:
@@ -276,6 +290,11 @@ class Tuning:
     frozen_operators: tuple[str, ...] = ()
     low_rank: LowRank | None = None
     reference: bool = field(default=False, metadata={RARE: True})
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether all that is frozen lies in float32 shards, which are gathered in 16 bit."""
+        return self.low_rank is not None and self.low_rank.is_wide
 
     def faults(self, num_layers: int) -> Iterator[Fault]:
         """What cannot be in a stack of `num_layers` blocks."""

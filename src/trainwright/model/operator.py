@@ -25,6 +25,7 @@ from trainwright.model.run_shape import Routing, RunShape
 
 ATTENTION_CORE: Final = "attention_core"
 NORM: Final = "norm"
+QUERY_KEY_NORM: Final = "query_key_norm.input"  # what norms of queries and keys read
 MLP_ACTIVATION: Final = "mlp_activation"  # of all feed-forward parts, or of routed experts alone:
 EXPERT_ACTIVATION: Final = "expert_activation"
 LATENT_UP_PROJECTION: Final = "latent_up_projection"

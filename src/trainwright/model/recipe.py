@@ -455,7 +455,7 @@ def _frozen_layer(
         adapter = ADAPTER_MARK in operator.name
         frozen = not adapter and tuning.freezes(layer.kind, block, operator.name)
         if frozen and tuning.low_rank is not None and layer.kind is LayerKind.BLOCK:
-            operator = _quantized(operator, tuning.low_rank.bits)
+            operator = _quantized(operator, tuning.low_rank.few_bits)
         operators.append(_frozen_operator(operator, frozen=frozen, reached=reached))
         reached = reached or any(p.trainable for p in operators[-1].parameters)
     tuned = replace(

@@ -725,7 +725,7 @@ ROWS += section(
     row(
         "weight-bits",
         COUNT,
-        "4 or 8: of the weights beside adapters (QLoRA); as trained if absent.",
+        "4 or 8: of the weights beside adapters (QLoRA); 32: FSDP's shards; as trained if absent.",
         also="tuning.low_rank.bits",
     ),
     row(

@@ -52,7 +52,7 @@ from trainwright.planning.question.question import (
 )
 from trainwright.plans.capability import capability_of
 from trainwright.plans.capability_table import MOVES_GRADIENTS, USUAL_LOSS_CHUNK, Feature
-from trainwright.plans.configuration import DEFAULT_OVERLAP, NO_OVERHEADS, PlanRequest
+from trainwright.plans.configuration import DEFAULT_OVERLAP, NO_OVERHEADS, PlanRequest, is_wide
 from trainwright.plans.plan import Embedded, WorkloadRecord
 from trainwright.plans.status import ALL_BF16
 from trainwright.profile import Recompute
@@ -307,6 +307,8 @@ def model_call(given: ModelInput | ProfileInput, options: Options) -> ModelCall:
     allowed = allowed_by(options, excluded=modes)
     allowed = of_what_is_told_apart(trained, allowed, options.get("zero"))
     allowed = _of_precision(allowed, settings.recipe.precision)
+    if is_wide(trained):
+        allowed = _of_stages(allowed, (2, 3), "float32 shards")
     effort, named = options.get("effort"), allowed.framework
     program = software_named_by(options, framework=named)
     with naming_options(QUESTION_OPTION_OF):
@@ -362,11 +364,16 @@ def _of_precision(allowed: Allowed, precision: str | None) -> Allowed:
     wanted = PRECISIONS.get(precision or "")
     if wanted is None or not wanted.casts:
         return allowed
-    whole = tuple(stage for stage in allowed.zero_stages if stage <= 1)
-    if not whole:
-        stages = ", ".join(map(str, allowed.zero_stages))
-        raise InvalidInput.of("zero", f"must be 0 or 1 beside {precision}, got {stages}")
-    return replace(allowed, zero_stages=whole)
+    return _of_stages(allowed, (0, 1), wanted.name)
+
+
+def _of_stages(allowed: Allowed, known: tuple[int, ...], beside: str) -> Allowed:
+    """What is left of the ZeRO stages where it takes one of those known."""
+    left = tuple(stage for stage in allowed.zero_stages if stage in known)
+    if not left:
+        stages, wanted = ", ".join(map(str, allowed.zero_stages)), " or ".join(map(str, known))
+        raise InvalidInput.of("zero", f"must be {wanted} beside {beside}, got {stages}")
+    return replace(allowed, zero_stages=left)
 
 
 def _launchable(

@@ -298,6 +298,19 @@ def _precision(configuration: Configuration, model: Trained, pool: Pool) -> Iter
     if wanted is not None and wanted.casts and configuration.parallelism.zero_stage > 1:
         known = "where gradients or weights are sharded, which are gathered in 16 bit"
         yield Fault("precision", f"must be {wanted.matmul_dtype} {known}, got {precision}")
+    stage = configuration.parallelism.zero_stage
+    if is_wide(model) and stage < FIRST_OF_SHARDS:
+        known = "whole float32 weights have precision bf16_autocast"
+        yield Fault("zero_stage", f"must be 2 or 3 beside float32 shards, got {stage}; {known}")
+
+
+# The first ZeRO stage that FSDP's shards of weights are priced under: between steps, or always.
+FIRST_OF_SHARDS: Final = 2
+
+
+def is_wide(model: Trained) -> bool:
+    """Whether frozen weights lie in float32 shards."""
+    return not isinstance(model, MeasuredModel) and model.tuning.is_wide
 
 
 def precision_faults(precision: str | None, device: Accelerator) -> Iterator[Fault]:

@@ -548,6 +548,7 @@ OWN_CODE: Final = frozenset(
 # Targets whose files say which low-rank adapters are trained; with weights in few bits beside them.
 _ADAPTS: Final = frozenset({"trl", "axolotl", "llamafactory", "automodel"})
 _QUANTIZES: Final = _ADAPTS - {"automodel"}
+_LOADS_WIDE: Final = frozenset({"trl"})
 # Programs with adapters of their own, or around a script of the user's that can have some.
 _TRAIN_ADAPTERS: Final = _ADAPTS | {
     *("deepspeed", "accelerate", "pytorch", "transformers", "torchtune", "verl", "llm-foundry"),
@@ -585,7 +586,9 @@ def _unsaid_tuning(model: TransformerConfig, target: str) -> Iterator[Fault]:
     elif low_rank is not None and not {*low_rank.targets} <= _PRODUCTS:
         left = ", ".join(each for each in low_rank.targets if each not in _PRODUCTS)
         yield Fault("lora_targets", f"{left}: have no name that all models share")
-    elif low_rank is not None and low_rank.bits is not None and target not in _QUANTIZES:
+    elif low_rank is not None and low_rank.is_wide and target not in _LOADS_WIDE:
+        yield Fault("weight_bits", f"{low_rank.bits}: {target} loads 16 bits in what is exported")
+    elif low_rank is not None and low_rank.few_bits is not None and target not in _QUANTIZES:
         problem = f"{low_rank.bits}: {target} keeps 16 bits of a weight in what is exported"
         yield Fault("weight_bits", problem)
 

@@ -30,9 +30,9 @@ from statistics import NormalDist
 from typing import TYPE_CHECKING, Final
 
 from trainwright.model import CudaGraph, LayerKind, layer_graph
-from trainwright.model.config import Norm
+from trainwright.model.config import WIDE_BITS, Norm
 from trainwright.model.feed_forward import FeedForward
-from trainwright.model.operator import NORM
+from trainwright.model.operator import NORM, QUERY_KEY_NORM
 from trainwright.model.recipe import ADAPTER_MARK, is_recorded
 from trainwright.model.run_shape import AUTOCAST
 from trainwright.plans.configuration import even_blocks, run_shape
@@ -219,7 +219,7 @@ def missing_bytes(
     if account is None or not chance or (over_bytes > 0 and not less):
         return over_bytes
     limit_bytes = device.memory_bytes - kept.reserve_bytes
-    if model is None or not keeps_beside(account, run.recipe):
+    if model is None or not keeps_beside(account, run.recipe, model):
         groups = num_groups(run.parallelism)
         most_bytes = most_allocated_bytes(account, groups, limit_bytes, chance)
         return max(over_bytes, peak_bytes - most_bytes)
@@ -230,11 +230,11 @@ def missing_bytes(
     return max(over_bytes, (shown.needed_bytes(chance) - limit_bytes) / taken)
 
 
-def keeps_beside(account: FrameworkMemory, recipe: Recipe) -> bool:
+def keeps_beside(account: FrameworkMemory, recipe: Recipe, model: TransformerConfig) -> bool:
     """Whether a device holds more, or less, than the tensors of the model's own account."""
     casts = recipe.precision in {each.name for each in AUTOCAST}
     updates = recipe.update_copy_bytes > 0 or recipe.update_in_backward
-    more = casts or updates or recipe.cuda_graph is not CudaGraph.NONE
+    more = casts or updates or recipe.cuda_graph is not CudaGraph.NONE or model.tuning.is_wide
     return more or not account.keeps_nothing_beside
 
 
@@ -246,7 +246,7 @@ def fullest_figures(
     account: FrameworkMemory,
 ) -> MemoryFigures:
     """The figures of the fullest rank; without a `model` nothing is known beside its tensors."""
-    if model is None or not keeps_beside(account, run.recipe):
+    if model is None or not keeps_beside(account, run.recipe, model):
         starts = [start_bytes(run, stage.memory, device, account) for stage in step.stages]
         return figures_of(max(step.peak_memory_bytes, *starts), account, run.parallelism)
     ranks = memory_figures(model, run, step, account, device=device)
@@ -307,6 +307,8 @@ def memory_figures(
         kept = account.kept_gradient_bytes * gradients * (numbers.gradient_bytes > 2)
         if account.whole_experts:
             kept += whole_expert_bytes(graph, run)
+        if model.tuning.is_wide:
+            kept += _wide_frozen_bytes(run, held, numbers)
         if account.copies_gradients and degrees.zero_stage == 0:
             kept += held.gradient_bytes * (degrees.data * degrees.context > 1)
         update = _update_bytes(run, held, account, precision)
@@ -341,6 +343,20 @@ def _cast_bytes(
         return 0.0
     own = held.optimizer_bytes / numbers.optimizer_bytes if numbers.optimizer_bytes else 0.0
     return min(numbers.weight_bytes * own, held.weight_bytes)
+
+
+def _wide_frozen_bytes(run: Configuration, held: StageMemory, numbers: Precision) -> float:
+    """What shards of frozen weights in float32 hold beside weights in the format of training.
+
+    FSDP casts a shard as it gathers it, so that nothing else grows. accelerate makes float32 of
+    weights that train alone (`fsdp2_prepare_model`): frozen ones stay as they were loaded.
+    """
+    degrees, wide = run.parallelism, WIDE_BITS / 8
+    whole = degrees.zero_stage < SHARDS_WEIGHTS  # in a step; between steps all are shards
+    ranks = degrees.data * degrees.context // degrees.state_copies if whole else 1
+    trained = held.optimizer_bytes / numbers.optimizer_bytes if numbers.optimizer_bytes else 0.0
+    own = held.weight_bytes / numbers.weight_bytes / ranks - trained
+    return max(0.0, own) * (wide if whole else wide - numbers.weight_bytes)
 
 
 def whole_expert_bytes(graph: LayerGraph, run: Configuration) -> float:
@@ -765,7 +781,7 @@ def _upcast_share(
 ) -> float:
     """By how much of themselves 16-bit numbers grow beside weights that are quantized and whole."""
     low_rank, whole = model.tuning.low_rank, run.parallelism.zero_stage < SHARDS_WEIGHTS
-    is_quantized = low_rank is not None and low_rank.bits is not None and whole
+    is_quantized = low_rank is not None and low_rank.few_bits is not None and whole
     is_narrow = graph.run.precision.activation_bytes == _HALF and not graph.run.precision.casts
     return float(account.upcasts_quantized and is_quantized and is_narrow)
 
@@ -844,7 +860,8 @@ def _eager_layer_bytes(
     shape, added = graph.run, 0.0
     casts, products = shape.precision.casts, (FeedForward.MLP, FeedForward.SHARED_EXPERT)
     stream = _WORKED if casts else shape.precision.activation_bytes  # of a hidden state
-    gated = {f"{part.last}.input" for part in products if model.gated and account.keeps_activated}
+    is_gated = model.gated and account.keeps_activated
+    gated = {f"{part}_activation.input" for part in products if is_gated}
     inside = wide * (1.5 if gated else 1.0)  # what an activation reads, and makes
     by_adapters = {tensor.name: 0.0 for tensor in layer.saved}  # the first copy is priced
     for operator in layer.operators:
@@ -857,7 +874,10 @@ def _eager_layer_bytes(
                 if account.norm_bytes and model.norm is Norm.RMS:
                     copied = max(account.norm_bytes - stream, 0.0)
                     added += numbers * (copied + stream * trains)
-            added += size * (tensor.name in gated)
+            if tensor.name == QUERY_KEY_NORM and account.norm_bytes and model.norm is Norm.RMS:
+                added += numbers * (account.norm_bytes - _HALF + _HALF * trains)
+            # A gate's product reads what was activated, whether weights behind it train or not.
+            added += numbers / 2 * shape.precision.activation_bytes * (tensor.name in gated)
             added += inside * size * (tensor.name == f"{FeedForward.MLP}_activation.input")
             if ADAPTER_MARK in operator.name:
                 added += by_adapters[tensor.name]

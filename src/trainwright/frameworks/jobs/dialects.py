@@ -562,7 +562,7 @@ def _peft(keys: Mapping[str, str], bits: Callable[[int], Words] | None, **on: An
         words = {**on, keys["rank"]: low_rank.rank, keys["targets"]: targets}
         if low_rank.bits is None:
             return words
-        return None if bits is None else {**words, **bits(low_rank.bits)}
+        return None if bits is None or low_rank.is_wide else {**words, **bits(low_rank.bits)}
 
     return spell
 

@@ -23,6 +23,7 @@ from trainwright.errors import Fault, InvalidInput
 from trainwright.formats.catalog import model_entries, model_names
 from trainwright.formats.json_text import parse_json, show_typed
 from trainwright.frameworks.shell.values import Unknown, Value
+from trainwright.model.config import WIDE_BITS
 from trainwright.model.recipe import ALL_IN_16_BIT
 from trainwright.options.run import ALL_TARGETS
 from trainwright.plans.capability_table import PRODUCTS
@@ -782,12 +783,17 @@ class StatedRun:
 
     @property
     def _numbers(self) -> Mapping[str, Any]:
-        """Formats of numbers where nothing shards weights: none of them has a copy then.
+        """Formats of numbers where nothing shards weights, and of FSDP's shards that do not train.
 
-        Autocast copies float32 ones as they are used. Gradients and moments of 16-bit ones are like
-        them, but adapters are float32 beside frozen ones (peft, autocast_adapter_dtype).
+        Autocast copies whole ones of float32 as they are used; none of 16 bit has a copy, and
+        gradients and moments are like them, but adapters are float32 beside frozen ones (peft,
+        autocast_adapter_dtype).
         """
-        if self.zero or self.precision not in ("bf16", "fp16"):
+        if self.precision not in ("bf16", "fp16"):
+            return {}
+        if self.keeps_wide_shards:
+            return {"weight_bits": WIDE_BITS}
+        if self.zero:
             return {}
         if self.loaded_in == "fp32":
             return {"precision": f"{self.precision}_autocast"}
@@ -797,6 +803,14 @@ class StatedRun:
             **ALL_IN_16_BIT,
             **({"moment_dtypes": kept} if (kept := self.moment_dtypes) else {}),
         }
+
+    @property
+    def keeps_wide_shards(self) -> bool:
+        """Whether FSDP shards frozen weights as they were loaded, in float32; DeepSpeed casts."""
+        by_deepspeed = (self.engine or "").startswith("deepspeed")
+        is_frozen = self.lora_rank is not None and self.weight_bits is None
+        is_sharded = self.zero in (2, 3) and not by_deepspeed
+        return self.loaded_in == "fp32" and is_frozen and is_sharded
 
     @property
     def sharded_by(self) -> str | None:

@@ -422,11 +422,10 @@ class ModelQuestion:
     @property
     def keeps_beside(self) -> bool:
         """Whether who runs it keeps tensors beside the model's, which is known of plans alone."""
-        measured = isinstance(self.model, MeasuredModel)
-        account = self.account
-        if account is None or measured:
+        model, account = self.model, self.account
+        if account is None or isinstance(model, MeasuredModel):
             return False
-        return keeps_beside(account, self.settings.recipe)
+        return keeps_beside(account, self.settings.recipe, model)
 
     def estimator(self, cluster: Cluster | None = None) -> ProfileSource:
         """What prices the layers, on the question's cluster where no other is given.
