@@ -116,6 +116,17 @@ def test_rows_that_state_too_little_are_counted_and_absent_columns_told(
     assert "warning: korthikanti.csv has no column" in capsys.readouterr().out
 
 
+def test_options_that_nothing_reads_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (ROWS / "korthikanti.csv").read_text(encoding="utf-8").splitlines()
+    rows = [f"{text[0]},options", *(f'{row},"{{""dropuot"": 0}}"' for row in text[1:] if row)]
+    (tmp_path / "made.csv").write_text("\n".join(rows), encoding="utf-8")
+    assert run("validate", str(tmp_path), "--json") == 0
+    (told,) = json.loads(capsys.readouterr().out)["warnings"]
+    assert told.startswith("made.csv: options dropuot are not read, of ")
+
+
 def test_every_run_can_be_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("validate", str(ROWS), "--rows") == 0
     assert "table5-1" in capsys.readouterr().out

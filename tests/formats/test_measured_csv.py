@@ -114,6 +114,30 @@ def test_a_flag_may_be_written_as_a_float(tmp_path: Path) -> None:
     assert run.flag("fused") and not run.flag("off")
 
 
+def with_options(path: Path, text: str) -> Path:
+    columns = [*ROW, "options"]
+    quoted = text.replace('"', '""')
+    path.write_text(f'{",".join(columns)}\n{",".join(ROW.values())},"{quoted}"\n')
+    return path
+
+
+def test_options_are_numbers_flags_or_words(tmp_path: Path) -> None:
+    said = (
+        '{"capacity_factor": "1.25", "lora_rank": 16, "flash_attention": "false", "dropout": null}'
+    )
+    (run,) = read_measured(with_options(tmp_path / "made.csv", said))
+    assert run.options == {"capacity_factor": 1.25, "lora_rank": 16, "flash_attention": False}
+
+
+@pytest.mark.parametrize(
+    "said",
+    ['{"capacity_factor": "x"}', '{"lora_rank": -1}', '{"flash_attention": 2}', '{"blocks": 8}'],
+)
+def test_options_of_another_kind_are_faults(tmp_path: Path, said: str) -> None:
+    with pytest.raises(InvalidInput, match="line 2, options: must be a JSON object, with numbers"):
+        read_measured(with_options(tmp_path / "made.csv", said))
+
+
 def test_an_empty_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "made.csv").write_text("")
     with pytest.raises(InvalidInput, match="must have a line of column names") as caught:

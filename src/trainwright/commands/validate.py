@@ -17,6 +17,7 @@ from trainwright.errors import InvalidInput
 from trainwright.formats import catalog
 from trainwright.formats.calibration_toml import built_in_calibrations, built_in_efficiencies
 from trainwright.formats.measured_csv import (
+    OPTION_KEYS,
     measured_files,
     read_beside,
     read_layer_tables,
@@ -89,6 +90,10 @@ def validate(
         if table.missing_columns:
             absent = ", ".join(table.missing_columns)
             warnings.append(f"{path.name} has no column {absent}: taken as not stated")
+        if unread := sorted({key for run in table.runs for key in run.options} - OPTION_KEYS):
+            known_keys = ", ".join(sorted(OPTION_KEYS))
+            said = f"{path.name}: options {', '.join(unread)} are not read, of {known_keys}"
+            warnings.append(said)
     kept = {}
     if leave_out == SOURCE:
         kept = without_each([(str(path), table.runs, near) for path, table, near in tables])

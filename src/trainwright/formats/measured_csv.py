@@ -215,6 +215,33 @@ _AMOUNTS: Final = {
     "peak_memory_bytes": "peak_memory_bytes",
     "static_memory_bytes": "static_memory_bytes",
 }
+# What `options` may say, in numbers, as flags and in words; of other keys a validation warns.
+_NUMBERS: Final = (
+    "capacity_factor",
+    "dropout",
+    "lora_rank",
+    "num_layers",
+    "vocabulary_multiple",
+    "weight_bits",
+)
+_FLAGS: Final = (
+    "dispatches_once",
+    "flash_attention",
+    "fused_cross_entropy",
+    "offload_optimizer",
+    "overlap_experts",
+    "overlap_gradients",
+    "sequence_parallel",
+)
+_WORDS: Final = (
+    "activation_input_dtype",
+    "blocks",
+    "dispatch_dtype",
+    "gradient_dtype",
+    "lora_targets",
+    "recompute_modules",
+)
+OPTION_KEYS: Final = frozenset((*_NUMBERS, *_FLAGS, *_WORDS))
 _SPECIAL: Final = ("zero_stage", "sequence_parallel", "options")
 COMMON_COLUMNS: Final = (*_TEXTS, *_COUNTS, *_OPTIONAL_TEXTS, "zero_stage", "sequence_parallel")
 # What another tool's predictions of runs may state: one figure at least, a range beside its time.
@@ -543,7 +570,28 @@ def _options(text: str) -> Mapping[str, Any]:
     found = json.loads(text)
     if not isinstance(found, dict):
         raise ValueError
-    return MappingProxyType(found)
+    stated = {key: value for key, value in found.items() if value is not None}
+    read = {key: _OPTION_READERS.get(key, _as_given)(value) for key, value in stated.items()}
+    return MappingProxyType(read)
+
+
+def _number_option(value: Any) -> float:
+    number = _quantity(str(value))
+    return int(number) if number == int(number) else number
+
+
+def _flag_option(value: Any) -> bool:
+    return _flag(str(value))
+
+
+def _words_option(value: Any) -> Any:
+    if not isinstance(value, str | list):
+        raise ValueError
+    return value
+
+
+def _as_given(value: Any) -> Any:
+    return value
 
 
 def _flag(text: str) -> bool:
@@ -565,5 +613,12 @@ _COUNT: Final = _Kind(_count, f"a whole number from 1 to {_LARGEST_COUNT}")
 _AMOUNT: Final = _Kind(_amount, "a finite number > 0")
 _STAGE: Final = _Kind(_stage, "0, 1, 2 or 3")
 _FLAG: Final = _Kind(_flag, "0 or 1")
-_OPTIONS: Final = _Kind(_options, "a JSON object")
+_OPTION_READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    **dict.fromkeys(_NUMBERS, _number_option),
+    **dict.fromkeys(_FLAGS, _flag_option),
+    **dict.fromkeys(_WORDS, _words_option),
+}
+_OPTIONS: Final = _Kind(
+    _options, f"a JSON object, with numbers for {', '.join(_NUMBERS)}, and true or false for flags"
+)
 _KEY_READERS: Final[Mapping[str, Callable[[str], Any]]] = {"micro_batch_seqs": _count, "tp": _count}

@@ -233,7 +233,7 @@ def _recipe(run: MeasuredRun, line: SoftwareLine, model: TransformerConfig, toke
         precision=precision,
         gradient_dtype=line.gradient_dtype or ("fp16" if precision == "fp16" else None),
         context_exchange=exchange or ContextExchange.RING,
-        capacity_factor=1.0 if line.pads_experts else None,
+        capacity_factor=run.options.get("capacity_factor", 1.0 if line.pads_experts else None),
         token_dispatcher=TokenDispatcher.HIERARCHICAL
         if line.dispatches_once
         else TokenDispatcher.ALL_TO_ALL,
