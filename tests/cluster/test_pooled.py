@@ -22,6 +22,7 @@ from trainwright.commands.validate import known
 from trainwright.formats import catalog
 from trainwright.formats.calibration_toml import built_in_efficiencies
 from trainwright.lab.pooling import power_shifts
+from trainwright.provenance import Origin, Provenance
 
 NEMO, FSDP = software_named("nemo"), software_named("fms-fsdp")
 
@@ -87,6 +88,15 @@ def test_a_sentence_says_which_runs_were_on_the_device_itself() -> None:
     pool = made()
     assert "of H100-80GB-SXM under other software;" in pool.evidence("H100-80GB-SXM", FSDP).sentence
     assert "like nemo, none on H200-SXM;" in pool.evidence("H200-SXM", NEMO).sentence
+    assert ", all borrowed from 9 of H100" in pool.evidence("H100-80GB-SXM", FSDP).sentence
+    pair = Effect(shifts=MappingProxyType({}), runs=2, sources=("three",))
+    of_its_own = replace(pool, effects=pool.effects | {("pair", "H200-SXM", "nemo"): pair})
+    mixed = of_its_own.evidence("H200-SXM", NEMO)
+    assert (mixed.runs, mixed.own_runs) == (11, 2)
+    said = (
+        "11 measured runs in 2 public tables, 2 its own, the others borrowed from 9 of its family"
+    )
+    assert said in mixed.sentence
     few = Effect(shifts=MappingProxyType({}), runs=2, sources=("two",))
     with_few = replace(pool, effects=pool.effects | {("device", "H200-SXM"): few})
     found = with_few.evidence("H200-SXM", software_named("typical"))
@@ -124,10 +134,30 @@ def test_a_fabric_that_is_described_as_slow_stays_slow() -> None:
     fitted = built_in_efficiencies().applied(usual, NEMO).pools[0].levels
     assert found[1].latency_s == 1e-4 > fitted[1].latency_s
     assert found[0] == fitted[0]
+    narrow = replace(outer, efficiency=0.2)
+    slow = replace(usual, pools=(replace(pool, levels=(inner, narrow)),))
+    found = built_in_efficiencies().applied(slow, NEMO).pools[0].levels
+    assert found[1].efficiency == 0.2 < fitted[1].efficiency < outer.efficiency
+
+
+def test_a_link_that_was_timed_is_taken_as_it_was_timed() -> None:
+    usual = catalog.cluster("dgx-h100").with_nodes(2)
+    (pool,) = usual.pools
+    inner, outer = pool.levels
+    timed = Provenance(origin=Origin.MEASURED, source="all_reduce over 16 ranks")
+    link = replace(
+        outer,
+        bandwidth_bytes_per_s=2e10,
+        latency_s=5e-6,
+        efficiency=1.0,
+        sources=(("bandwidth_bytes_per_s", timed), ("latency_s", timed)),
+    )
+    own = replace(usual, pools=(replace(pool, levels=(inner, link)),))
+    assert built_in_efficiencies().applied(own, NEMO).pools[0].levels[1] == link
 
 
 def test_trays_of_one_nvlink_domain_are_as_fast_as_a_node() -> None:
-    shifts = {"scale_up_efficiency": -0.25, "scale_out_efficiency": -0.75}
+    shifts = {"scale_up_efficiency": -0.35, "scale_out_efficiency": -0.75}
     pool = PooledEfficiencies(
         effects=MappingProxyType({("centre",): Effect(shifts=MappingProxyType(shifts))}),
         families=MappingProxyType({}),
@@ -135,7 +165,7 @@ def test_trays_of_one_nvlink_domain_are_as_fast_as_a_node() -> None:
         ranges=made().ranges,
     )
     tray, domain, network = pool.applied(catalog.cluster("gb200-nvl72"), NEMO).levels
-    assert tray.efficiency == domain.efficiency == pytest.approx(math.exp(-0.25))
+    assert tray.efficiency == domain.efficiency == pytest.approx(math.exp(-0.35))
     assert network.efficiency == pytest.approx(math.exp(-0.75))
 
 

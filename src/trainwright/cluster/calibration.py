@@ -233,14 +233,17 @@ class Calibration:
         )
 
     def _level(self, level: NetworkLevel, place: str) -> NetworkLevel:
+        if self.pooled and level.is_measured:
+            return level
         places = {f"{place}_{field}": field for field in ("efficiency", "latency_s")}
         sources = dict(level.sources) | self._origins(places)
         efficiency = self.value(f"{place}_efficiency", level.efficiency)
+        latency_s = self.value(f"{place}_latency_s", level.latency_s)
+        if self.pooled:  # those of usual fabrics; a slower one stays as slow as it is described
+            efficiency = min(efficiency, level.efficiency)
+            latency_s = max(latency_s, level.latency_s)
         if level.kind is LevelKind.TORUS:  # the share of its links that a ring uses: no software's
             efficiency = level.efficiency
-        latency_s = self.value(f"{place}_latency_s", level.latency_s)
-        if self.pooled:  # that of usual fabrics; a slower one stays as slow as it is described
-            latency_s = max(latency_s, level.latency_s)
         return replace(
             level, sources=tuple(sources.items()), efficiency=efficiency, latency_s=latency_s
         )
@@ -509,13 +512,15 @@ class Range:
 class Evidence:
     """The measured runs that stand behind a prediction, and how far they lie from it.
 
-    Of `runs`, `runs_on_device` were on the device itself, whatever their software. Without a run
-    its pace may follow what is known of its products and power.
+    Of `runs`, `runs_on_device` were on the device itself, whatever their software, and `own_runs`
+    under the class of the software there; a pair with too few of these borrows from the others.
+    Without a run its pace may follow what is known of its products and power.
     """
 
     distance: Distance
     runs: int
     runs_on_device: int
+    own_runs: int
     sources: tuple[str, ...]
     device: str
     software: Software
@@ -543,19 +548,25 @@ class Evidence:
         own = self.runs_on_device or "none"
         far = f"of the family of {self.device}, {own} on it, {any_software}"
         if named:
-            near = f"of {self.device} under any software, and of its family under {under}"
-            far = f"of distant relatives: {own} on {self.device}, none of its family under {under}"
-        if named and self.runs_on_device == self.runs:
-            near = f"of {self.device} under other software"
-        if named and not self.runs_on_device:
-            near = f"of its family under {under}, none on {self.device}"
+            near = self._borrowed("", f"of its family under {under}")
+            far = self._borrowed("distant relatives, ", f"under {under} or of its family")
         where = {
             Distance.SAME_PUBLICATION: f"of the same publication on {self.device}",
             Distance.SAME_CLASS: f"of {self.device} under {under}",
             Distance.NEIGHBOUR: near,
             Distance.FAR: far,
         }
-        return f"rests on {runs} {where[self.distance]}; {self._range}"
+        joined = "," if named and self.distance in {Distance.NEIGHBOUR, Distance.FAR} else ""
+        return f"rests on {runs}{joined} {where[self.distance]}; {self._range}"
+
+    def _borrowed(self, whose: str, elsewhere: str) -> str:
+        """How many runs are of the pair itself, and of whom the others are that it borrows."""
+        beside, away = self.runs_on_device - self.own_runs, self.runs - self.runs_on_device
+        parts = [f"{beside} of {self.device} under other software"] if beside else []
+        parts += [f"{away} {elsewhere}"] if away else []
+        parts += [] if self.runs_on_device else [f"none on {self.device}"]
+        share = f"{self.own_runs} its own, the others" if self.own_runs else "all"
+        return f"{share} borrowed from {whose}{', '.join(parts)}"
 
     @property
     def _range(self) -> str:
@@ -601,12 +612,13 @@ class PooledEfficiencies:
         """What a prediction for `device` under `software` rests on."""
         distance, found = self._nearest(device, software, publication)
         span = self.ranges[distance]
+        pairs = self._runs_by_pair()
+        own = pairs.get((device, str(software.kind))) if software.school is not None else None
         return Evidence(
             distance=distance,
             runs=sum(effect.runs for effect in found),
-            runs_on_device=sum(
-                effect.runs for (on, _), effect in self._runs_by_pair().items() if on == device
-            ),
+            runs_on_device=sum(effect.runs for (on, _), effect in pairs.items() if on == device),
+            own_runs=own.runs if own is not None else 0,
             sources=tuple(sorted({source for effect in found for source in effect.sources})),
             device=device,
             software=software,

@@ -73,6 +73,12 @@ class NetworkLevel:
         """Bytes per second that one device gets across this level."""
         return self.bandwidth_bytes_per_s * self.efficiency / self.oversubscription
 
+    @property
+    def is_measured(self) -> bool:
+        """Whether its bandwidth is what collectives were timed at, not what links are built for."""
+        origin = dict(self.sources).get("bandwidth_bytes_per_s")
+        return origin is not None and origin.origin is Origin.MEASURED
+
 
 Rows = tuple[tuple[int, int], ...]  # (ranks, devices from one to the next), innermost first
 
