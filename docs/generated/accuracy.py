@@ -70,7 +70,8 @@ def accuracy_part(found: ValidationResult) -> str:
     rows = sum(dataset.rows for dataset in found.datasets)
     modelled = sum(dataset.modelled for dataset in found.datasets)
     lines = [_INTRODUCTION.format(tables=len(found.datasets), rows=rows, modelled=modelled)]
-    for dataset in found.datasets:
+    worst_first = sorted(found.datasets, key=lambda each: -each.time.mape if each.time else 0.0)
+    for dataset in worst_first:
         lines += _error_rows(dataset)
     lines += [
         _RANKING.format(coverage=_percent(found.pooled_interval_coverage)),

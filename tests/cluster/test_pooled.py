@@ -157,7 +157,7 @@ def test_a_link_that_was_timed_is_taken_as_it_was_timed() -> None:
 
 
 def test_trays_of_one_nvlink_domain_are_as_fast_as_a_node() -> None:
-    shifts = {"scale_up_efficiency": -0.35, "scale_out_efficiency": -0.75}
+    shifts = {"scale_up_efficiency": -0.25, "scale_out_efficiency": -0.75}
     pool = PooledEfficiencies(
         effects=MappingProxyType({("centre",): Effect(shifts=MappingProxyType(shifts))}),
         families=MappingProxyType({}),
@@ -165,7 +165,7 @@ def test_trays_of_one_nvlink_domain_are_as_fast_as_a_node() -> None:
         ranges=made().ranges,
     )
     tray, domain, network = pool.applied(catalog.cluster("gb200-nvl72"), NEMO).levels
-    assert tray.efficiency == domain.efficiency == pytest.approx(math.exp(-0.35))
+    assert tray.efficiency == domain.efficiency == pytest.approx(math.exp(-0.25))
     assert network.efficiency == pytest.approx(math.exp(-0.75))
 
 

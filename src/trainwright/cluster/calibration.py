@@ -78,6 +78,7 @@ _NETWORK_CONSTANTS: Final = (
 SHARE_WIDTH: Final = 0.2
 OVERHEAD_WIDTH: Final = 0.7
 POOLED: Final = "pooled efficiencies"
+_USUAL_SHARE: Final = 0.75  # of links, as descriptions of clusters assume it
 _Z90: Final = 1.6448536269514722
 _AS_WIDE: Final = 0.9995  # of the prior's interval; files round its ends to five digits
 
@@ -240,7 +241,8 @@ class Calibration:
         efficiency = self.value(f"{place}_efficiency", level.efficiency)
         latency_s = self.value(f"{place}_latency_s", level.latency_s)
         if self.pooled:  # those of usual fabrics; a slower one stays as slow as it is described
-            efficiency = min(efficiency, level.efficiency)
+            slow = level.efficiency < _USUAL_SHARE
+            efficiency = min(efficiency, level.efficiency) if slow else efficiency
             latency_s = max(latency_s, level.latency_s)
         if level.kind is LevelKind.TORUS:  # the share of its links that a ring uses: no software's
             efficiency = level.efficiency

@@ -295,10 +295,22 @@ def pooled_runs(
 def _question(run: MeasuredRun, known: Known) -> Question | None:
     try:
         line = line_of(run)
-        cluster = _with(cluster_of(run, line, known), dict(CENTRES))
-        return answer(run, line, config_of(run, line, known), cluster).question
+        described = cluster_of(run, line, replace(known, efficiencies=None))
+        usual = _with(described, dict(CENTRES))
+        decided = answer(run, line, config_of(run, line, known), usual).question
+        return replace(decided, cluster=_as_efficient(usual, described))
     except TrainwrightError:
         return None
+
+
+def _as_efficient(cluster: Cluster, described: Cluster) -> Cluster:
+    """The cluster with the shares of links that are described, below which a trial stays."""
+    pools = []
+    for pool, own in zip(cluster.pools, described.pools, strict=True):
+        pairs = zip(pool.levels, own.levels, strict=True)
+        levels = [replace(level, efficiency=as_said.efficiency) for level, as_said in pairs]
+        pools.append(replace(pool, levels=tuple(levels)))
+    return replace(cluster, pools=tuple(pools))
 
 
 def _with(cluster: Cluster, values: Mapping[str, float]) -> Cluster:
