@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
+from trainwright import lab
 from trainwright.errors import InvalidInput
 from trainwright.formats.measured_csv import (
     COMMON_COLUMNS,
+    OPTION_KEYS,
     measured_files,
     read_layer_tables,
     read_measured,
@@ -127,6 +130,12 @@ def test_options_are_numbers_flags_or_words(tmp_path: Path) -> None:
     )
     (run,) = read_measured(with_options(tmp_path / "made.csv", said))
     assert run.options == {"capacity_factor": 1.25, "lora_rank": 16, "flash_attention": False}
+
+
+def test_every_option_that_is_read_is_known() -> None:
+    sources = "".join(path.read_text(encoding="utf-8") for path in Path(*lab.__path__).glob("*.py"))
+    read = set(re.findall(r'run\.options(?:\.get\(|\[)"(\w+)"', sources))
+    assert len(read) > 5 and read <= OPTION_KEYS
 
 
 @pytest.mark.parametrize(

@@ -219,6 +219,7 @@ _AMOUNTS: Final = {
 _NUMBERS: Final = (
     "capacity_factor",
     "dropout",
+    "loss_chunk",
     "lora_rank",
     "num_layers",
     "vocabulary_multiple",
@@ -237,9 +238,11 @@ _WORDS: Final = (
     "activation_input_dtype",
     "blocks",
     "dispatch_dtype",
+    "expert_loads",
     "gradient_dtype",
     "lora_targets",
     "recompute_modules",
+    "reduce_dtype",
 )
 OPTION_KEYS: Final = frozenset((*_NUMBERS, *_FLAGS, *_WORDS))
 _SPECIAL: Final = ("zero_stage", "sequence_parallel", "options")
