@@ -308,7 +308,7 @@ ROWS += [
         wrong=MISSED.get(tokens) if cp == 1 else None,
         peak=peak,
         held="device",
-        off=0.41 if tile else 0.16,
+        off=0.18 if tile else 0.16,
     )
     for cluster, rows in (("dgx-h100", BY_LENGTH), ("dgx-h200", ON_H200))
     for model, cp, tokens, kernels, offload, tile, peak in rows

@@ -682,6 +682,7 @@ def _beside_bytes(
     if account.puts_back_by_index and model.experts is not None:
         added += _put_back_bytes(graph, model, run, held)
     added += _eager_bytes(graph, model, run, held, account, ends)
+    added += 0.0 if account.keeps_tiles else _beside_tiles_bytes(graph, model)
     added += _softmax_bytes(graph, model, run, held, account, ends)
     if run.recompute is Recompute.SELECTIVE and not account.keeps_attended:
         most = _most_blocks(run, model)
@@ -815,6 +816,31 @@ def _tile_bytes(graph: LayerGraph, model: TransformerConfig, account: FrameworkM
     written_out = account.keeps_activated and model.gated
     kept = (shape.tokens - shape.mlp_tokens) * (2 + model.gated) + shape.tokens * written_out
     return inner * kept
+
+
+def _beside_tiles_bytes(graph: LayerGraph, model: TransformerConfig) -> float:
+    """What a block holds beyond its price where tiles of a feed-forward part run again backward.
+
+    The gradient of the part's input is whole beside that of its output. Then attention is the
+    fullest: the gradients of its output, of queries in 16 bit and, summed, in float32, of keys and
+    values, and of these once more for every query head where heads share them. Ranks that trade
+    heads keep attention's output before and after, and repeat keys and values that are fewer.
+    """
+    shape = graph.run
+    if shape.mlp_tile is None or model.experts is not None or not model.mlp or not model.attends:
+        return 0.0
+    if not shape.fused_attention:
+        return 0.0
+    ranks, heads, shared = shape.trading_heads, model.num_heads, model.num_kv_heads
+    element = shape.precision.activation_bytes * shape.tokens
+    hidden = element * model.hidden_size / shape.sequence_shards
+    queries = element * model.query_size / shape.tensor_parallel
+    keys = 2 * element * model.key_value_size / shape.tensor_parallel * max(1.0, ranks / shared)
+    kept = keys * (1 - min(1.0, shared / ranks)) + queries * (ranks > 1)
+    priced = max(c.transient_bytes for c in graph.classes if c.kind is LayerKind.BLOCK)
+    made = (4 + 2 * (heads > max(shared, ranks))) * queries + keys + hidden
+    gone = 2 * hidden + queries * (ranks > 1)  # what the feed-forward part and the output read
+    return kept + max(hidden, made - gone - priced)
 
 
 def _softmax_bytes(
