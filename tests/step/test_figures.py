@@ -495,3 +495,21 @@ def test_gradients_under_deepspeed_are_of_16_bit(software: str, zero: int, dtype
     found = tw.estimate("llama3.2-1b", software=software, **run).document
     said = tw.estimate("llama3.2-1b", software=software, gradient_dtype=dtype, **run).document
     assert found.allocated_bytes == said.allocated_bytes
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_float32_shards_of_frozen_weights_are_fsdps_alone(stage: int) -> None:
+    """Their bytes beside 16-bit ones are those of the shards, and DeepSpeed has none."""
+    asked = {"cluster": "dgx-h100", "nodes": 1, "global_batch": 8, "sequence": 512, "zero": stage}
+    asked |= {"recompute": "full", "lora_rank": 8}
+    narrow, wide = (
+        tw.estimate("qwen3-8b", software="trl", **asked, **more).document
+        for more in ({}, {"weight_bits": 32})
+    )
+    frozen = 8.19e9 / 8
+    beyond = wide.allocated_bytes - narrow.allocated_bytes
+    assert beyond == pytest.approx((4 if stage == 2 else 2) * frozen, rel=0.01)
+    with pytest.raises(InvalidInput, match="DeepSpeed"):
+        tw.estimate("qwen3-8b", software="trl with deepspeed", weight_bits=32, **asked)
+    with pytest.raises(InvalidInput, match="2 or 3"):
+        tw.estimate("qwen3-8b", software="trl", weight_bits=32, **asked | {"zero": 1})

@@ -857,7 +857,8 @@ FRESH += [
             ),
             (
                 "peft, docs/source/accelerate/fsdp.md: LoRA of 70B on 8 H100, 72 to 80 GB",
-                *(True, "llama2-70b", {**EIGHT, "software": "trl"}, 76 / 1.0737, 0.25),
+                *(True, "llama2-70b", {**EIGHT, "software": "trl", "weight_bits": 32}),
+                *(76 / 1.0737, 0.06),
             ),
             (
                 "peft, docs/source/accelerate/deepspeed.md: LoRA of 70B on 8 H100",

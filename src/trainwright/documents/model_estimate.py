@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from trainwright._version import __version__
+from trainwright.cluster.framework_memory import is_sharded_by_deepspeed
 from trainwright.costing.estimate import roofline_provenance
 from trainwright.documents.fit import (
     StepDocument,
@@ -53,7 +54,7 @@ from trainwright.options.question import measured_by
 from trainwright.options.run import OPTION_OF, configuration_of, without_effect
 from trainwright.planning.reasons.improve import changes_that_fit, grown
 from trainwright.plans.capability import known_target
-from trainwright.plans.configuration import Configuration
+from trainwright.plans.configuration import Configuration, is_wide
 from trainwright.plans.job import trains_adapters, unsaid_training
 from trainwright.plans.plan import CommandLine, Embedded
 from trainwright.plans.prediction import MEMORY_CLASSES
@@ -436,6 +437,8 @@ def price_request(
 ) -> ModelEstimateResult:
     """The document of a request: the step, and with `changes` what would make it fit."""
     run, limit_bytes = request.configuration, cluster.accelerator.usable_bytes
+    if is_wide(model) and is_sharded_by_deepspeed(request.framework or ""):
+        raise InvalidInput.of("weight-bits", "must be absent: DeepSpeed casts what it shards")
     spread = range_of(model, cluster, run)
     step = price_configuration(model, cluster, run)
     on_host = () if isinstance(model, MeasuredModel) else host_bytes(model, cluster, run, step)
