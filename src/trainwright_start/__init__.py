@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _INTERRUPTED = 130
 _RUN_MODELS = ("profile", "verify")
-_YOUNG_OBJECTS = 60_000  # created, less freed, before a collection; a small question makes 50,000
+_YOUNG_OBJECTS = 150_000  # created, less freed, before a collection; a small question makes 110,000
 
 
 def main() -> NoReturn:
@@ -33,7 +33,10 @@ def main() -> NoReturn:
     gc.set_threshold(_YOUNG_OBJECTS, *gc.get_threshold()[1:])
     from trainwright.commands.main import main as run
 
-    run()
+    try:
+        run()
+    finally:
+        gc.freeze()  # what is left ends with the process: the interpreter would look through it
 
 
 def _leave(*_: object) -> NoReturn:

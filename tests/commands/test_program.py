@@ -125,6 +125,25 @@ main()
     assert '"kind": "plan"' in done.stdout
 
 
+def test_a_small_question_ends_without_looking_for_garbage(folder):
+    code = """
+import atexit, gc, sys
+from trainwright_start import main
+passes = []
+gc.callbacks.append(lambda phase, _: phase == "start" and "trainwright.step" in sys.modules
+                    and passes.append(len(gc.get_objects())))
+atexit.register(lambda: print(passes, len(gc.get_objects()), "seen"))
+sys.argv = ["trainwright", "plan", "small.json", "--cluster", "dgx-h100", "--global-batch", "64"]
+main()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False
+    )
+    last = done.stdout.splitlines()[-1]
+    assert last.startswith("[] "), last  # none while it ran
+    assert int(last.split()[-2]) < 1_000, last  # and nothing left to look through at the end
+
+
 def test_the_names_of_a_model_are_those_that_are_typed():
     """They are loaded when they are first asked for, so no import at the start would say."""
     stub = ast.parse(Path(trainwright.model.__file__).with_suffix(".pyi").read_text())

@@ -20,12 +20,14 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from trainwright.errors import InvalidInput, MissingExtra
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ProcessPoolExecutor
 
 Shared = TypeVar("Shared")
 Item = TypeVar("Item")
@@ -138,6 +140,7 @@ class LocalPool:
             pool.shutdown(wait=True, cancel_futures=True)
 
     def _pool(self, begin: Callable[..., None], *given: object) -> ProcessPoolExecutor:
+        from concurrent.futures import ProcessPoolExecutor
         from multiprocessing import get_context
 
         return ProcessPoolExecutor(
