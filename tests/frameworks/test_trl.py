@@ -429,3 +429,21 @@ def test_the_command_of_trl_in_a_script_has_its_defaults() -> None:
     assert (run.recompute, numbers_of(run)) == ("full", CAST)
     plain = read_trl("python train.py --model_name_or_path gpt2 --per_device_train_batch_size 2\n")
     assert (plain.recompute, numbers_of(plain)) == ("none", {"precision": "fp32"})
+
+
+def test_states_that_fsdp_moves_by_one_word_are_not_said_to_be_left_out(tmp_path: Path) -> None:
+    made = tw.plan(
+        "llama3-8b",
+        cluster="dgx-h100",
+        nodes=1,
+        global_batch=8,
+        sequence=2048,
+        framework="trl",
+        offload={"optimizer": 1.0, "gradients": 1.0},
+        zero=3,
+        top=0,
+    )
+    tw.export(made, "trl", output=tmp_path)
+    started = (tmp_path / "accelerate.yaml").read_text()
+    assert "fsdp_offload_params: true" in started
+    assert "on the host" not in started

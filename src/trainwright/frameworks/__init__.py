@@ -147,7 +147,7 @@ def _unsaid(bundle: ExportBundle, job: Job, stamp: Stamp, target: str) -> Iterat
         job = replace(job, recipe=replace(recipe, reduce_dtype=None))
     elif own is not None and target not in _WITH_JSON and job.demands.zero_stage:
         yield f"gradients summed in {recipe.reduce_dtype or recipe.gradient_dtype or 'fp32'}"
-    for what, other in choices_of(job):
+    for what, other in choices_of(job, target):
         if gaps_of(other, target) or unsaid_training(other.model, other.recipe, target):
             continue  # the other has no files, so that these say something of it
         try:

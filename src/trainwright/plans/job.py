@@ -31,7 +31,7 @@ from trainwright.model import (
 from trainwright.model.operator import EXPERT_ACTIVATION, MLP_ACTIVATION, usual_modules
 from trainwright.model.recipe import ALL_IN_16_BIT
 from trainwright.plans.capability import Demands, RecomputeForm, known_target
-from trainwright.plans.capability_table import PRODUCTS
+from trainwright.plans.capability_table import MOVES_GRADIENTS, PRODUCTS
 from trainwright.plans.configuration import (
     DEFAULT_OVERLAP,
     NO_OVERHEADS,
@@ -404,9 +404,10 @@ def _keeps_narrow(recipe: Recipe) -> bool:
 _NO_CHOICE: Final = frozenset({"precision", "expert_imbalance", "expert_loads"})
 
 
-def choices_of(job: Job) -> Iterator[tuple[str, Job]]:
+def choices_of(job: Job, target: str) -> Iterator[tuple[str, Job]]:
     """Every choice of how the job trains that changes something, and the job with another one.
 
+    A target that moves all states to the host by one word is told of all of them together.
     The other is the usual one. Context ranks have no usual exchange, nor tensor ranks a usual cut
     of what lies between split layers, as frameworks differ: theirs is held against any other.
     """
@@ -418,7 +419,7 @@ def choices_of(job: Job) -> Iterator[tuple[str, Job]]:
     if job.recompute_form is RecomputeForm.MODULES and job.recompute_modules is not None:
         parts = ", ".join(job.recompute_modules)
         yield f"recomputed parts: {parts}", replace(job, recompute_modules=None)
-    for name, value, usual in _recipe_choices(job):
+    for name, value, usual in _recipe_choices(job, together=target in MOVES_GRADIENTS):
         yield f"{name.replace('_', ' ')}: {value}", replace(job, recipe=usual)
     if not job.fused_attention:
         yield "attention without a fused kernel", replace(job, fused_attention=True)
@@ -446,7 +447,7 @@ def _padded(job: Job, multiple: int) -> int:
     return shape.padded(job.model.vocabulary_size)
 
 
-def _recipe_choices(job: Job) -> Iterator[tuple[str, str, Recipe]]:
+def _recipe_choices(job: Job, *, together: bool) -> Iterator[tuple[str, str, Recipe]]:
     recipe, precision = job.recipe, job.precision
     for each in fields(Recipe):
         value, usual = getattr(recipe, each.name), getattr(DEFAULT_RECIPE, each.name)
@@ -461,7 +462,10 @@ def _recipe_choices(job: Job) -> Iterator[tuple[str, str, Recipe]]:
             case "offload":
                 for part in fields(NO_OFFLOAD):
                     if share := getattr(recipe.offload or NO_OFFLOAD, part.name):
-                        less = replace(recipe.offload or NO_OFFLOAD, **{part.name: 0.0})
+                        left = {part.name: 0.0}
+                        if together and part.name != "activations":
+                            left = dict.fromkeys(("optimizer", "gradients", "weights"), 0.0)
+                        less = replace(recipe.offload or NO_OFFLOAD, **left)
                         shown = f"{share:.0%} of {part.name} on the host"
                         yield each.name, shown, replace(recipe, offload=less)
             case _ if value != usual:
