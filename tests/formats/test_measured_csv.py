@@ -83,10 +83,11 @@ def test_every_fault_names_its_line_and_column(tmp_path: Path) -> None:
 
 
 def test_a_row_that_leaves_open_what_every_run_needs_is_kept_apart(tmp_path: Path) -> None:
-    path = write(tmp_path / "made.csv", {}, {"gpus": "", "precision": " "}, {"ep": ""})
+    open_rows = {"gpus": "", "precision": " "}, {"tp": ""}, {"ep": ""}
+    path = write(tmp_path / "made.csv", {}, *open_rows)
     table = read_measured_table(path)
-    assert len(table.runs) == 1
-    assert table.incomplete == (("precision", "gpus"), ("ep",))
+    assert [run.states_experts for run in table.runs] == [True, False]  # dense models have none
+    assert table.incomplete == (("precision", "gpus"), ("tp",))
     assert table.missing_columns == ()
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from trainwright.commands.validate import known
 from trainwright.errors import UnsupportedFeature
+from trainwright.formats import catalog
 from trainwright.formats.measured_csv import MeasuredRun
 from trainwright.lab.predict import configuration_of
 from trainwright.lab.run_shapes import (
@@ -87,6 +88,18 @@ def test_the_name_of_a_model_decides_nothing(name: str) -> None:
     run = row(name)
     renamed = replace(run, model="renamed")
     assert config_of(renamed, line_of(run), KNOWN) == config_of(run, line_of(run), KNOWN)
+
+
+def test_only_a_config_of_a_dense_model_may_leave_experts_open() -> None:
+    dense, mixture = (catalog.model(name).config for name in ("llama3-8b", "mixtral-8x7b"))
+    known = replace(KNOWN, models={"dense": dense, "mixture": mixture})
+    for name, given in (("dense", dense), ("mixture", None), ("", None)):
+        run = replace(ROW, states_experts=False, settings=MappingProxyType({"model_config": name}))
+        if given is not None:
+            assert config_of(run, line_of(run), known) == given
+            continue
+        with pytest.raises(UnsupportedFeature, match="not stated: ep"):
+            config_of(run, line_of(run), known)
 
 
 def test_sizes_that_nobody_published_are_a_gpt_or_a_gated_llama() -> None:

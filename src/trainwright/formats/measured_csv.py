@@ -60,6 +60,7 @@ class MeasuredRun:
     data: int
     context: int = 1
     expert: int = 1
+    states_experts: bool = True
     expert_tensor: int | None = None
     virtual_stages: int | None = None
     sequence_length: int = 1
@@ -531,6 +532,9 @@ def _run_fields(
     parse("zero_stage", "zero_stage", _STAGE, optional=True)
     parse("sequence_parallel", "sequence_parallel", _FLAG, optional=True)
     parse("options", "options", _OPTIONS, optional=True)
+    if "ep" in unstated:  # nothing to state of a dense model
+        unstated.remove("ep")
+        fields["states_experts"] = False
     own = {*_TEXTS, *_COUNTS, *_OPTIONAL_TEXTS, *_AMOUNTS, *_SPECIAL}
     settings = {k: v for k, v in row.items() if k not in own and v.strip()}
     fields["settings"] = MappingProxyType(settings)

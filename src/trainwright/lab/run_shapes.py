@@ -421,6 +421,8 @@ def config_of(run: MeasuredRun, line: SoftwareLine, known: Known) -> Transformer
         return megatron_config(run)
     given = known.models.get(run.setting("model_config") or "")
     model = _of_sizes(run, line, known.architectures) if given is None else given
+    if not run.states_experts and (given is None or model.experts is not None):
+        raise UnsupportedFeature("not stated: ep")  # only a config says that a model is dense
     if run.options.get("num_layers"):
         model = replace(model, num_layers=int(run.options["num_layers"]))
     rank, targets = run.options.get("lora_rank"), str(run.options.get("lora_targets") or "")
