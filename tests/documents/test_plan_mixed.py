@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.mixed_clusters import A100, ETHERNET, H100, two_kinds, with_memory
@@ -19,7 +20,7 @@ from trainwright.commands.plan import plan
 from trainwright.commands.sweep import sweep
 from trainwright.commands.verify import verify
 from trainwright.documents.explanation import reasons, recommended_plan, with_reasons
-from trainwright.documents.model_plan import ModelPlanResult
+from trainwright.documents.model_plan import BusiestRank, ModelPlanResult, PoolRecord
 from trainwright.documents.model_search import launch_gaps, planned_on_pools, priced_parts
 from trainwright.documents.open import Result, load_explained_document, recheck
 from trainwright.documents.reasons import changes_of
@@ -27,7 +28,7 @@ from trainwright.documents.sweep import on_more_devices
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.execution import Budget
 from trainwright.formats import catalog
-from trainwright.formats.document_json import encode
+from trainwright.formats.document_json import content_hash, encode
 from trainwright.options.clusters import calibrated, without_host
 from trainwright.planning.reasons.why import moves_on_pools
 from trainwright.plans.prediction import RankRecord
@@ -129,6 +130,70 @@ def test_one_pool_and_several_have_one_document() -> None:
         assert rank.memory_bytes == rank.memory.total_bytes
         assert 0 < rank.busy <= 1
         assert rank.margin_bytes >= 0
+
+
+POOL = PoolRecord(
+    pool=0,
+    device_kind="H100-80GB-SXM",
+    num_devices=8,
+    devices_used=8,
+    layer_share=1.0,
+    busy=1.0,
+    peak_memory_bytes=1e9,
+    memory_limit_bytes=8e10,
+)
+ENDS = BusiestRank(
+    pool=0, device_kind="H100-80GB-SXM", chain=0, rank=0, resource="compute", description="busy"
+)
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"fits": False},
+        {"layout": "across"},
+        {"layout": "nonsense"},
+        {"pipeline_s": 1.0},
+        {"groups": (POOL,)},
+        {"binding": ENDS},
+    ],
+    ids=lambda told: next(iter(told)),
+)
+def test_a_plan_on_one_pool_says_nothing_of_several(told: dict[str, Any]) -> None:
+    alone = plan("llama3-8b", cluster="dgx-h100", **NARROW).document  # type: ignore[arg-type]
+    assert recheck(alone) == alone
+    with pytest.raises(InvalidInput, match=next(iter(told))):
+        recheck(replace(alone, **told))
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"groups": ()},
+        {"binding": None},
+        {"room_bytes": 1e9},
+        {"memory_limit_bytes": 8e10},
+        {"peak_memory_bytes_per_rank": (1e9,)},
+        {"device_bytes": 1e9},
+        {"time_per_sample_s": 0.1},
+    ],
+    ids=lambda told: next(iter(told)),
+)
+def test_a_plan_on_several_pools_says_nothing_of_one_alone(told: dict[str, Any]) -> None:
+    found = document()
+    assert recheck(found) == found
+    with pytest.raises(InvalidInput, match=next(iter(told))):
+        recheck(replace(found, **told))
+
+
+@pytest.mark.parametrize("pools", [None, 3, {}])
+def test_a_cluster_without_pools_is_refused_by_its_field(pools: object) -> None:
+    found = document()
+    assert found.request.cluster is not None
+    content = {**found.request.cluster.content, "pools": pools}
+    made = replace(found.request.cluster, content=content, sha256=content_hash(content))
+    with pytest.raises(InvalidInput, match="pools"):
+        recheck(replace(found, request=replace(found.request, cluster=made)))
 
 
 def test_the_faster_kind_gets_more_of_the_layers() -> None:

@@ -306,7 +306,8 @@ class ModelPlanResult(StepDocument):
     def on_pools(self) -> bool:
         """Whether its cluster has several pools, whether a plan was found or not."""
         where = self.request.cluster
-        return where is not None and len(where.content["pools"]) > 1
+        pools = None if where is None else where.content.get("pools")
+        return isinstance(pools, list) and len(pools) > 1
 
     @property
     def ends(self) -> tuple[int, int] | None:

@@ -872,21 +872,32 @@ def _left_out(question: ModelQuestion) -> Iterator[str]:
 # ------------------------------------------------------
 
 
+# What only a search knows: taken over, and held against the rest by whoever reads a document.
+_OF_SEARCH: Final = (
+    *("kind", "format_version", "request", "status", "objective", "lower_bound_s", "bound_kind"),
+    *("left_open", "lower_bound_one_stage_s", "lower_bound_one_order_s", "interrupted"),
+    *("considered", "pruned", "not_reached", "search_s", "warnings", "relaxations", "published"),
+    *("alternatives", "launchable", "reasons"),
+)
+_WITHOUT_PLAN: Final = ("fits", "binding", "memory_limit_bytes", "peak_memory_bytes_per_rank")
+
+
 def remake_model_plan(document: ModelPlanResult) -> ModelPlanResult:
-    """The document with every figure that follows from its plan, if it has one.
+    """The document with every figure that follows from its plan, or with none without a plan.
 
     Raises `InvalidInput` where model or cluster cannot be read or the plan breaks a rule.
     """
+    bare = ModelPlanResult(**{name: getattr(document, name) for name in _OF_SEARCH})
     if not document.stages:
-        return document
+        return replace(bare, **{name: getattr(document, name) for name in _WITHOUT_PLAN})
     if document.on_pools:
         shelf, plan = planned_on_pools(document)
         found = priced_on_pools(shelf, plan)
-        step_s, made = found.step.step_time_s, with_plan_on_pools(document, shelf.question, found)
+        step_s, made = found.step.step_time_s, with_plan_on_pools(bare, shelf.question, found)
     else:
         question, plan, profile = planned(document)
         step = predicted(question, plan, profile)
-        step_s, made = step.step_time_s, with_plan(document, question, plan, profile, step)
+        step_s, made = step.step_time_s, with_plan(bare, question, plan, profile, step)
         limit_bytes = question.cluster.accelerator.usable_bytes
         made = replace(made, memory_limit_bytes=limit_bytes)
     launched, why = document.launchable, document.reasons
