@@ -148,7 +148,8 @@ class PipelineTimes:
     where some wait there. `network_s` [S] is
     what a microbatch waits for the network inside its layers, half of it in its forward, where
     pairs hide it from each other. `room` is what ranks may hold, where orders keep to it, and
-    `after_s` [p] then follows the last action of each rank.
+    `after_s` [p] then follows the last action of each rank. Orders that look at times are those
+    `ordered_by` others where these are given.
     """
 
     forward_s: Floats
@@ -162,10 +163,12 @@ class PipelineTimes:
     network_s: Floats | None = None
     room: ScheduleMemory | None = None
     after_s: Floats | None = None
+    ordered_by: PipelineTimes | None = None
 
     def without_transfers(self) -> PipelineTimes:
-        """The same with free transfers."""
-        return replace(self, transfer_s=np.zeros_like(self.transfer_s), blocking=0.0, barrier_s=0.0)
+        """The same orders with free transfers."""
+        free_s = np.zeros_like(self.transfer_s)
+        return replace(self, transfer_s=free_s, blocking=0.0, barrier_s=0.0, ordered_by=self)
 
     def network_of(self) -> dict[ActionKind, Floats] | None:
         """Seconds that F and the input gradient only communicate, at most all of them."""
@@ -224,6 +227,7 @@ def schedule_of(shape: PipelineShape, times: PipelineTimes) -> Schedule:
         return _searched(shape, shape.order)
     if shape.is_timeless:
         return orders_of(shape)
+    times = times.ordered_by or times
     looked_at = [times.forward_s, times.input_grad_s, times.weight_grad_s, times.transfer_s]
     if (room := times.room) is not None and times.after_s is not None:
         looked_at += [room.delta_bytes, room.transient_bytes, room.static_bytes, room.limit_bytes]
@@ -248,7 +252,7 @@ def _rounded(times_s: Floats) -> Floats:
 
 
 # Ends and memory of a step ask for the same order, which takes a while; so may a later search.
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=32)
 def _timed(
     shape: PipelineShape,
     forward: bytes,

@@ -195,9 +195,7 @@ def assemble_step(work: StepWork, layout: Layout) -> StepPrediction:
 
 
 def simulated_step(work: StepWork, layout: Layout) -> StepPrediction:
-    """Like `assemble_step` without what is spent on communication, for which orders that look at
-    times are made again, without transfers.
-    """
+    """Like `assemble_step`, without what communication takes: that needs another simulation."""
     m, p = layout.shape.num_microbatches, layout.shape.num_ranks
     sharing = sharing_times(work, layout)
     times = pipeline_times(work, sharing, layout)
@@ -404,7 +402,8 @@ def _communication(
 ) -> tuple[CommunicationTime, ...]:
     """What the busiest rank spends on each purpose in a step.
 
-    Of pipeline transfers, exposed is what the whole pipeline gains where they are free.
+    Of pipeline transfers, exposed is what the whole pipeline gains where they are free, in the
+    same order of actions.
     """
     sharing = sharing_times(work, layout)
     times = pipeline_times(work, sharing, layout)
@@ -507,9 +506,10 @@ def with_communication(
     cluster: Cluster,
     *,
     overlap: Overlap = DEFAULT_OVERLAP,
+    overheads: MemoryOverheads = NO_OVERHEADS,
 ) -> StepPrediction:
     """A step of whole microbatches that was not priced in full, as if it had been."""
-    work, layout = work_of_plan(plan, profile, cluster, overlap=overlap)
+    work, layout = work_of_plan(plan, profile, cluster, overlap=overlap, overheads=overheads)
     return replace(step, communication=_communication(work, layout, step))
 
 

@@ -414,9 +414,13 @@ def priced_in_full(question: ModelQuestion, priced: Priced) -> Priced:
     """With what its step communicates, which takes orders in V as long again as all else."""
     if priced.step.communication or priced.candidate.schedule not in IN_V:
         return priced
-    overlap = question.settings.overlap
     step = with_communication(
-        priced.step, priced.plan, priced.profile, question.cluster, overlap=overlap
+        priced.step,
+        priced.plan,
+        priced.profile,
+        question.cluster,
+        overlap=question.settings.overlap,
+        overheads=question.overheads,
     )
     return replace(priced, step=step)
 

@@ -28,14 +28,28 @@ from trainwright.execution import Budget
 from trainwright.planning.bounds.layers import PointWork, least_layers
 from trainwright.planning.bounds.stages import StageKinds
 from trainwright.planning.bounds.step import ChainWork, Hidden
-from trainwright.planning.question.layouts import BRAIDED, CUTS_HEAD, ON_HOST, SLICED
+from trainwright.planning.question.layouts import (
+    BRAIDED,
+    CHAIN,
+    CUTS_HEAD,
+    IN_V,
+    ON_HOST,
+    SLICED,
+    schedules_to_bound,
+)
 from trainwright.planning.question.question import (
     Allowed,
     Point,
     estimate_profile,
     room_of_candidate,
 )
-from trainwright.planning.search.plans import price_own_stages, price_split, splits_itself
+from trainwright.planning.search.plans import (
+    price_cuts,
+    price_own_stages,
+    price_split,
+    splits_itself,
+)
+from trainwright.planning.splits.cuts import finish_chain, finish_loop
 from trainwright.planning.splits.types import SplitQuestion, best_family_split
 from trainwright.profile import Recompute
 from trainwright.profile.measured_model import MeasuredModel, with_rows
@@ -57,9 +71,10 @@ if TYPE_CHECKING:
     from trainwright.cluster import Cluster
     from trainwright.execution.executor import Crew, Parcel
     from trainwright.planning.bounds.layers import LeastLayers
+    from trainwright.planning.question.layouts import Schedule
     from trainwright.planning.question.question import Candidate, ModelQuestion
-    from trainwright.planning.splits.chain import Split
-    from trainwright.planning.splits.types import Priced
+    from trainwright.planning.splits.chain import CutsAndRows, Split
+    from trainwright.planning.splits.types import Effort, Finished, Priced
     from trainwright.profile import Profile, ProfileSource
     from trainwright.step.stages import CutHead
 
@@ -105,6 +120,12 @@ class Shelf:
     def of(cls, question: ModelQuestion) -> Shelf:
         """An empty one."""
         return cls(question, question.estimator())
+
+    @property
+    def bounded(self) -> tuple[Schedule, ...]:
+        """Schedules beside those of one chunk per rank on which something has to be proved."""
+        question = self.question
+        return schedules_to_bound(question.allowed, cuts_head=question.cuts_head)
 
     def profile(self, point: Point) -> Profile:
         """What layers cost at a point."""
@@ -344,6 +365,32 @@ def asked_of(shelf: Shelf, candidate: Candidate) -> SplitQuestion:
         * candidate.num_microbatches(question.workload),
         effort=question.effort,
     )
+
+
+def finish_candidate(
+    shelf: Shelf,
+    candidate: Candidate,
+    effort: Effort,
+    *,
+    limit_s: float,
+    even_at_least: bool = True,
+) -> Finished | None:
+    """The best further plan below the limit, and a bound on all; None where none is looked for.
+
+    Of loops with too many splits the nearly even ones are looked through if that will do.
+    """
+    question = shelf.question
+    if candidate.schedule in {*IN_V, *CUTS_HEAD, *ON_HOST} or splits_itself(question.allowed):
+        return None
+    profile = shelf.profile(candidate.point)
+
+    def price(split: CutsAndRows) -> Priced | None:
+        return price_cuts(question, candidate, profile, split)
+
+    asked = asked_of(shelf, candidate)
+    if candidate.schedule in CHAIN:
+        return finish_chain(asked, price, effort, limit_s=limit_s)
+    return finish_loop(asked, price, effort, limit_s=limit_s, even_at_least=even_at_least)
 
 
 Ask: TypeAlias = SplitAsk | PlanAsk

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
@@ -20,13 +21,10 @@ from trainwright.execution.best_first import BestFirst
 from trainwright.planning.question.layouts import (
     CHAIN,
     COVERS,
-    CUTS_HEAD,
     IN_V,
     KEEPS_TO_ROOM,
     LOOPED,
-    ON_HOST,
     schedules_of,
-    schedules_to_bound,
 )
 from trainwright.planning.question.question import Aim, StepAim
 from trainwright.planning.search.frontier import Frontier
@@ -38,11 +36,9 @@ from trainwright.planning.search.plans import (
     least_step_s,
     of_kinds,
     plan_kind,
-    price_cuts,
     price_without_pauses,
     priced_in_full,
     split_tries,
-    splits_itself,
     told_of,
 )
 from trainwright.planning.search.prefetch import (
@@ -52,8 +48,8 @@ from trainwright.planning.search.prefetch import (
     Shelves,
     SplitAnswers,
     asked_of,
+    finish_candidate,
 )
-from trainwright.planning.splits.cuts import finish_chain, finish_loop
 from trainwright.planning.splits.loop import (
     bound_dealt_loops,
     bound_few_whole_loops,
@@ -81,7 +77,7 @@ if TYPE_CHECKING:
     from trainwright.planning.question.question import Candidate, ModelQuestion
     from trainwright.planning.search.plans import PlanKind
     from trainwright.planning.search.prefetch import Ask, SplitSearch
-    from trainwright.planning.splits.chain import CutsAndRows, Split
+    from trainwright.planning.splits.chain import Split
     from trainwright.planning.splits.types import Finished
 
 
@@ -95,32 +91,6 @@ if TYPE_CHECKING:
 # left.
 #
 # The effort is counted, not timed, so that the same question has the same answer everywhere.
-
-
-def finish_candidate(
-    shelf: Shelf,
-    candidate: Candidate,
-    effort: Effort,
-    *,
-    limit_s: float,
-    even_at_least: bool = True,
-) -> Finished | None:
-    """The best further plan below the limit, and a bound on all; None where none is looked for.
-
-    Of loops with too many splits the nearly even ones are looked through if that will do.
-    """
-    question = shelf.question
-    if candidate.schedule in {*IN_V, *CUTS_HEAD, *ON_HOST} or splits_itself(question.allowed):
-        return None
-    profile = shelf.profile(candidate.point)
-
-    def price(split: CutsAndRows) -> Priced | None:
-        return price_cuts(question, candidate, profile, split)
-
-    asked = asked_of(shelf, candidate)
-    if candidate.schedule in CHAIN:
-        return finish_chain(asked, price, effort, limit_s=limit_s)
-    return finish_loop(asked, price, effort, limit_s=limit_s, even_at_least=even_at_least)
 
 
 # The search for the best plan of a model: candidates best-first, each with its best split
@@ -174,7 +144,8 @@ class ModelSearch:
     `splits` holds candidates, each with its best split, `bounds` those that were priced;
     `undecided` are candidates whose best split fits by the bound, but
     no plan did; `in_v` are those in V whose splits were looked for, with their coarse bounds.
-    `looked_through` holds bounds of candidates all of whose splits were looked at.
+    `looked_through` holds bounds of candidates all of whose splits were looked at; of those in
+    `uneven` the splits of their bounds were priced.
     Bounds, `best_s` among them, are on what the aim makes least: seconds of a step, unless it is
     another. `best_s` is at first what a plan of another search has, `is_led` where there is one.
     With more than `num_told` plans, only those near the best are kept.
@@ -195,6 +166,7 @@ class ModelSearch:
     undecided: set[Candidate] = field(default_factory=set)
     in_v: dict[Candidate, float] = field(default_factory=dict)
     looked_through: dict[Candidate, float] = field(default_factory=dict)
+    uneven: set[Candidate] = field(default_factory=set)
     _searched: int = 0
     _in_chunks: int = 0
     _too_large: dict[Candidate, int] = field(default_factory=dict)
@@ -214,6 +186,11 @@ class ModelSearch:
         return self.foresight.shelf
 
     @property
+    def is_on(self) -> bool:
+        """Whether a candidate is left that can be better than the best plan."""
+        return min(self.frontier.least_s, self.splits.least) < self.best_s * self._enough
+
+    @property
     def bound_s(self) -> float:
         """None of the plans that are likely to be good is better."""
         waiting_s = min(self.frontier.least_s, self.frontier.aside_s, self.splits.least)
@@ -227,13 +204,13 @@ class ModelSearch:
         priced_s = [bound_s for bound_s, one in self.bounds if one.schedule in CHAIN]
         return min(self.best_s, left_s, *priced_s, *waiting_s)
 
-    def run(self, *, below: float = -math.inf) -> None:
+    def run(self, *, below: float = -math.inf, splits: float = math.inf) -> None:
         """Until no candidate left can be better than the best plan, or the budget ends.
 
-        A plan whose figure is `below` one that is given ends it, too.
+        A plan whose figure is `below` one that is given ends it, too, and so many `splits`.
         """
-        while min(self.frontier.least_s, self.splits.least) < self.best_s * self._enough:
-            if self.best_s < below or self.poll():
+        while self.is_on:
+            if self.best_s < below or self._searched >= splits or self.poll():
                 return
             self.foresight.look(self._coming)
             if self._may_leave_chunks:
@@ -475,6 +452,7 @@ class ModelSearch:
 # what holds for every split, where it may raise the least bound. All of it ends early with the
 # budget, and leaves a search whose plans and bounds hold.
 
+_LONG: Final = 1000  # splits after which plans of other families in V are made beside the search
 _UNEVEN_ACTIONS: Final = 6000  # of orders of uneven splits that are simulated, but always one
 _IN_ROOMS: Final = 4  # candidates in V whose splits are looked for with many rooms
 
@@ -539,6 +517,28 @@ def try_uneven(search: ModelSearch) -> None:
         limit_s = min(search.step_to_beat_s(candidate), search.longest_worth_pricing_s(candidate))
         roomy -= 1
         search.price_within(limit_s, candidate, own, may_tighten=fresh, in_rooms=roomy >= 0)
+
+
+def lead_in_v(search: ModelSearch) -> None:
+    """Price the split of the least bound under a family that keeps to the room of its devices.
+
+    Candidates are taken from those in V that the search met under families that these cover. Where
+    no rank of the plan pauses, little is left between it and the bound, and a search that is long
+    is over sooner.
+    """
+    waiting: BestFirst[tuple[Candidate, bool]] = BestFirst()
+    families = KEEPS_TO_ROOM.intersection(each.family for each in search.shelf.bounded)
+    for family, (one, key) in product(sorted(families), search.in_v.items()):
+        if one.schedule in COVERS[family]:
+            waiting.add(key, (replace(one, schedule=family), False))
+    while waiting.least < search.best_s and not search.poll():
+        key, (candidate, is_sharp) = waiting.take()
+        if is_sharp:
+            _priced_uneven(search, candidate)
+            return
+        limit_s = search.step_to_beat_s(candidate)
+        found = search.answers.find(bound_every_split, candidate, limit_s=limit_s)
+        waiting.add(max(key, search.key(found.bound_s, candidate)), (candidate, True))
 
 
 def _best_in_v(search: ModelSearch) -> Candidate | None:
@@ -628,12 +628,10 @@ def prove(search: ModelSearch, *, least_s: float, below: float) -> Proof:
     shelf, budget = search.shelf, search.budget
     effort, loosest = shelf.question.effort, None
     further = Effort.usual(effort)
-    schedules = schedules_to_bound(shelf.question.allowed, cuts_head=shelf.question.cuts_head)
-    frontier = Frontier(shelf.question, shelf, search.aim, schedules)
+    frontier = Frontier(shelf.question, shelf, search.aim, shelf.bounded)
     if budget.stopped or not frontier.open(budget):
         return Proof(min(least_s, below))
     waiting: BestFirst[tuple[Candidate, Proofs]] = BestFirst()  # and how each may be bounded
-    priced: set[Candidate] = set()
     limited: set[Candidate] = set()  # loops whose bounds go no further than to what is held in V
     number, held = 0, _held_in_v(search)
     while number < int(_MOST_PROOFS * effort):
@@ -656,9 +654,8 @@ def prove(search: ModelSearch, *, least_s: float, below: float) -> Proof:
             number += _LOOKING
             sharper = _looked_through(search, candidate, further)
             waiting.add(max(key, sharper), (candidate, proofs))
-            if not sharper > key and candidate not in priced and _priced_uneven(search, candidate):
-                priced.add(candidate)  # a better plan, of which less is left to prove
-                continue
+            if not sharper > key and _priced_uneven(search, candidate):
+                continue  # a better plan, of which less is left to prove
             if not sharper > key:
                 # Of others the programs and the splits that are looked through are limited.
                 loosest = candidate if candidate.schedule in IN_V else None
@@ -718,8 +715,9 @@ def _priced_uneven(search: ModelSearch, candidate: Candidate) -> bool:
     So have families that its own covers. Of one that keeps to the room of its devices, such splits
     are recomputed until no rank needs to pause.
     """
-    if candidate.schedule not in IN_V:
+    if candidate.schedule not in IN_V or candidate in search.uneven:
         return False
+    search.uneven.add(candidate)
     best_s, splits = search.best_s, []
     for family in (candidate.schedule, *COVERS.get(candidate.schedule, ())):
         one = replace(candidate, schedule=family)
@@ -922,7 +920,10 @@ def search_model(
         best_s=to_beat,
     )
     if not is_hopeless:
-        search.run()
+        search.run(splits=_LONG)
+        if search.is_on:
+            lead_in_v(search)
+            search.run()
         finish(search)
         search.add_runners_up(num_alternatives, in_kind=in_kind, told=told)
         try_uneven(search)

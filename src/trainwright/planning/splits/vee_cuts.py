@@ -54,8 +54,9 @@ if TYPE_CHECKING:
     from trainwright.planning.splits.chain import CutsAndRows
     from trainwright.planning.splits.types import SplitQuestion
     from trainwright.plans import Plan
-    from trainwright.plans.schedule import ScheduleCosts
+    from trainwright.plans.schedule import Schedule, ScheduleCosts
     from trainwright.profile import CostTable, Profile
+    from trainwright.scheduling.block import TimedBlock
     from trainwright.step.predict import Layout, StepWork
 
     Bools = NDArray[np.bool_]
@@ -508,7 +509,8 @@ def _rungs(most: float, stride: int) -> Iterator[float]:
 # hangs on memory: a path that needs more than there is tells which rank lacks most, and that one
 # recomputes more, until a path fits.
 
-_LACKING: Final = (0.003, 0.01, 0.03, 0.1)  # of a device: what it might have more
+_LACKING: Final = (0.0, 0.003, 0.01, 0.03, 0.1)  # of a device: what it might have more
+_AT_ONCE: Final = 0.75  # of what a rank lacks: what it frees before paths are looked for again
 _MENDED: Final = 2  # times the ranks: how often some rank recomputes more
 _PERIODS: Final = (2, 4)  # ranks from one that shares in another way to the next, at first
 _FIRST: Final = (1 / 7, 1 / 3)  # of the ranks: where these begin, at first
@@ -554,7 +556,8 @@ def _share_otherwise(
         if own is None or len(known) >= _WAYS:
             return math.inf
         if own not in found:
-            found[own] = _mended(tries, own, limit_s=limit_s)
+            least_s = min((each[0] for each in found.values() if each is not None), default=limit_s)
+            found[own] = _mended(tries, own, limit_s=min(limit_s, least_s))
         mended = found[own]
         return math.inf if mended is None else mended[0]
 
@@ -595,7 +598,7 @@ def _mended(tries: SplitTries, cuts: Cuts, *, limit_s: float) -> tuple[float, Cu
     fastest = [min(costs.rows_of(one), key=costs.duration_s.__getitem__) for one in classes]
     for stage, (first, after) in enumerate(pairwise(cuts)):
         np.add.at(rows[stage], fastest[first:after], 1)
-    more = len(_LACKING)
+    level = len(_LACKING) - 1
     for _ in range(_MENDED * (len(cuts) // 2) + 1):
         split = cuts, tuple(map(tuple, rows.tolist()))
         work, layout = tries.work_of(split)
@@ -606,16 +609,37 @@ def _mended(tries: SplitTries, cuts: Cuts, *, limit_s: float) -> tuple[float, Cu
         period_s, few = busiest_s(whole), min(m, _LONG * p)
         if m * period_s + float(times.after_s.min()) >= limit_s or m < p:
             return None
-        block = block_without_pauses(whole)
-        if block is not None:
+        found = _roomiest_needed(whole, first=level)
+        if found is None:
+            return None
+        level, block = found
+        if level == 0:
             short = justify(whole_order(block, few), whole, after_s=times.after_s)
             ends_s = simulate(short, whole).end_s[short.rank_offsets[1:] - 1] + times.after_s
             return float(ends_s.max()) + (m - few) * period_s, split
-        lacking = _lacking(whole, few, most=more)
-        if lacking is None or not _recompute_more(rows, costs, *lacking[:3]):
+        if not _recompute_more(rows, costs, *_lacking(whole_order(block, few), whole)):
             return None
-        more = lacking.more
     return None
+
+
+def _roomiest_needed(costs: ScheduleCosts, *, first: int) -> tuple[int, TimedBlock] | None:
+    """A path and the least of `_LACKING` with which there is one, looked for from `first` on."""
+
+    def path(level: int) -> TimedBlock | None:
+        limit_bytes = costs.memory.limit_bytes * (1 + _LACKING[level])
+        roomier = replace(costs.memory, limit_bytes=limit_bytes)
+        return block_without_pauses(replace(costs, memory=roomier))
+
+    level, found = first, path(first)
+    while found is None and level + 1 < len(_LACKING):
+        level += 1
+        found = path(level)
+    while found is not None and 0 < level <= first:
+        less = path(level - 1)
+        if less is None:
+            break
+        level, found = level - 1, less
+    return None if found is None else (level, found)
 
 
 class _Lacking(NamedTuple):
@@ -627,24 +651,11 @@ class _Lacking(NamedTuple):
     rank: int
     bytes: float
     alive: NDArray[np.int64]
-    more: int
 
 
-def _lacking(costs: ScheduleCosts, num_microbatches: int, *, most: int) -> _Lacking | None:
-    """The rank that lacks most under a path that only fits with more; None without one.
-
-    The path of the least of `_LACKING` that lets one fit, of the first `most` of them.
-    """
-    memory, block = costs.memory, None
-    while most:
-        roomier = replace(memory, limit_bytes=memory.limit_bytes * (1 + _LACKING[most - 1]))
-        found = block_without_pauses(replace(costs, memory=roomier))
-        if found is None:
-            break
-        block, most = found, most - 1
-    if block is None:
-        return None
-    order = whole_order(block, num_microbatches)
+def _lacking(order: Schedule, costs: ScheduleCosts) -> _Lacking:
+    """The rank that lacks most under an order that only fits with more."""
+    memory = costs.memory
     over = simulate(order, costs).peak_bytes - memory.limit_bytes
     rank = int(over.argmax())
     rows = order.actions[order.rows_of(rank)]
@@ -659,29 +670,34 @@ def _lacking(costs: ScheduleCosts, num_microbatches: int, *, most: int) -> _Lack
         return [begun - int((own == kind).sum()) for kind in (ActionKind.I, ActionKind.W)]
 
     near, far = rank, order.placement.num_stages - 1 - rank
-    held_then = np.array([alive(near), alive(far)])
-    return _Lacking(rank, float(over[rank]), held_then, min(most + 2, len(_LACKING)))
+    return _Lacking(rank, float(over[rank]), np.array([alive(near), alive(far)]))
 
 
 def _recompute_more(
     rows: NDArray[np.int64], costs: CostTable, rank: int, lacking: float, alive: NDArray[np.int64]
 ) -> bool:
-    """Let one more layer of the rank keep less: the shortest by what it frees of what lacks."""
+    """Let layers of the rank keep less, the shortest by what it frees of what lacks first.
+
+    Each changes the path, so not all that lacks is freed at once. Whether anything is.
+    """
     kept = np.stack((costs.saved_until_input_grad_bytes, costs.saved_until_weight_grad_bytes))
-    ways = []
-    for stage, held in zip((rank, len(rows) - 1 - rank), alive, strict=True):
-        for number in range(costs.num_classes):
-            for now, then in permutations(costs.rows_of(number), 2):
-                freed = float(held @ (kept[:, now] - kept[:, then]))
-                longer_s = float(costs.duration_s[then] - costs.duration_s[now])
-                if rows[stage, now] and freed > 0 and longer_s >= 0:
-                    ways.append((longer_s / min(freed, lacking), stage, now, then))
-    if not ways:
-        return False
-    _, stage, now, then = min(ways)
-    rows[stage, now] -= 1
-    rows[stage, then] += 1
-    return True
+    left, enough = lacking, (1 - _AT_ONCE) * lacking
+    while left > enough:
+        ways = []
+        for stage, held in zip((rank, len(rows) - 1 - rank), alive, strict=True):
+            for number in range(costs.num_classes):
+                for now, then in permutations(costs.rows_of(number), 2):
+                    freed = float(held @ (kept[:, now] - kept[:, then]))
+                    longer_s = float(costs.duration_s[then] - costs.duration_s[now])
+                    if rows[stage, now] and freed > 0 and longer_s >= 0:
+                        ways.append((longer_s / min(freed, left), stage, now, then, freed))
+        if not ways:
+            break
+        _, stage, now, then, freed = min(ways)
+        rows[stage, now] -= 1
+        rows[stage, then] += 1
+        left -= freed
+    return left < lacking
 
 
 # Whose uneven splits in V are worth a look, once the search of the certified space is over
