@@ -6,9 +6,10 @@ from itertools import accumulate, pairwise
 
 import pytest
 
-from exhaustive import on_four_ranks
+from exhaustive import holds, on_four_ranks
 from trainwright.execution import Budget
 from trainwright.planning.bounds.stages import nearly_even
+from trainwright.planning.search import search as searches
 from trainwright.planning.search.search import plan_model
 from trainwright.step.predict import predict_step
 
@@ -76,3 +77,45 @@ def test_an_uneven_plan_is_found_where_no_nearly_even_one_fits():
     stages = nearly_even(found.profile, 8).stages(len(layers))
     ends = accumulate((len(stage.layers) for stage in found.plan.stages), initial=0)
     assert not all(stages[cut] for cut in pairwise(ends))
+
+
+# Plans that never pause, in the middle of a search
+# -------------------------------------------------
+
+
+@pytest.mark.parametrize(("blocks", "memory_gib"), [(11, 24), (14, 24), (15, 30)])
+def test_a_plan_that_leads_a_search_is_kept_and_costs_nothing(blocks, memory_gib, monkeypatch):
+    """It fits, none of the bounds is above it, and the search ends no worse than without."""
+    led, lead = [], searches.lead_in_v
+
+    def lead_in_v(search):
+        known = len(search.priced)
+        lead(search)
+        led.extend(search.priced[known:])
+
+    monkeypatch.setattr(searches, "lead_in_v", lead_in_v)
+    alone = outcome_of(blocks, memory_gib, ("v-half", "v-fit"))
+    assert not led
+    monkeypatch.setattr(searches, "_LONG", 1)
+    outcome = outcome_of(blocks, memory_gib, ("v-half", "v-fit"))
+    assert step_s(outcome) <= step_s(alone) * (1 + 1e-12)
+    assert "v-fit" in {each.candidate.schedule for each in led}
+    question = on_four_ranks(blocks, memory_gib, ("v-fit",))
+    for each in led:
+        assert outcome.lower_bound_s <= each.step.step_time_s
+        assert holds(question, each.step.peak_memory_bytes)
+        assert step_s(outcome) <= each.step.step_time_s
+
+
+def test_no_candidate_is_recomputed_twice_until_it_never_pauses(monkeypatch):
+    asked, priced = [], searches.price_without_pauses
+
+    def price_without_pauses(question, candidate, *rest, **more):
+        asked.append(candidate)
+        return priced(question, candidate, *rest, **more)
+
+    monkeypatch.setattr(searches, "price_without_pauses", price_without_pauses)
+    monkeypatch.setattr(searches, "_LONG", 1)
+    outcome_of(15, 30, None)
+    assert asked
+    assert len(asked) == len(set(asked))
