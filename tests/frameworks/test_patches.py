@@ -208,7 +208,7 @@ _ROOMY: dict[str, tuple[str, str, set[str]]] = {
     "trl": (
         "sft.yaml",
         "model_name_or_path: Qwen/Qwen3-8B\nmax_length: 4096\nper_device_train_batch_size: 2\n"
-        "gradient_checkpointing: true\nbf16: true\n",
+        "gradient_checkpointing: true\nbf16: true\nloss_type: nll\n",
         {"loss 256 tokens at a time", "host activations", "moments int8", "optimizer adafactor"}
         | {"adapters LoRA", "adapters QLoRA"},
     ),

@@ -9,7 +9,8 @@ import pytest
 import trainwright as tw
 from trainwright.errors import InvalidInput
 from trainwright.frameworks.jobs.hugging_face import read_axolotl, read_llamafactory, read_trl
-from trainwright.frameworks.jobs.settings import StatedRun
+from trainwright.frameworks.jobs.script import held_below
+from trainwright.frameworks.jobs.settings import Beside, StatedRun
 from trainwright.frameworks.read_job import StatedJob, stated_options
 
 # huggingface/trl, pull request 6845: one node of 8 H100, 1,048,576 tokens, context parallel 8,
@@ -131,8 +132,9 @@ def test_what_a_recipe_of_trl_leaves_out_is_on_as_in_trl() -> None:
     name = "model_name_or_path: Qwen/Qwen2.5-0.5B\n"
     run = read_trl(name)
     assert (run.recompute, run.precision, run.zero) == ("full", "bf16", 0)
-    assert sum("as TRL has it" in note for note in run.notes) == 2
-    said = read_trl(name + "gradient_checkpointing: false\nfp16: true\naccelerate_config: zero2\n")
+    assert sum("as TRL has it" in note for note in run.notes) == 3
+    words = "gradient_checkpointing: false\nfp16: true\nloss_type: nll\naccelerate_config: zero2\n"
+    said = read_trl(name + words)
     assert (said.recompute, said.precision, said.zero) == ("none", "fp16", 2)
     assert not any("as TRL has it" in note for note in said.notes)
 
@@ -447,3 +449,83 @@ def test_states_that_fsdp_moves_by_one_word_are_not_said_to_be_left_out(tmp_path
     started = (tmp_path / "accelerate.yaml").read_text()
     assert "fsdp_offload_params: true" in started
     assert "on the host" not in started
+
+
+OF_QWEN = "model_name_or_path: Qwen/Qwen2.5-0.5B\n"
+STARTED = " sft --model_name_or_path Qwen/Qwen2.5-0.5B --per_device_train_batch_size 2\n"
+MADE = "from trl import SFTConfig, SFTTrainer\nSFTTrainer(model='Qwen/Qwen2.5-0.5B', {})\n"
+
+
+def _of_loss(run: StatedRun) -> list[str]:
+    return [note for note in run.notes if note.startswith("loss_type")]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (OF_QWEN, None),
+        ("# trl>=1.0\n" + OF_QWEN, None),
+        (OF_QWEN + "max_seq_length: 2048\n", "max_seq_length is of TRL before 0.20"),
+        ("# trl==1.6.0\n" + OF_QWEN, "trl==1.6.0 keeps TRL below 1.7"),
+        ("trl" + STARTED, None),
+        ("pip install 'trl[peft]>=0.9,<1'\ntrl" + STARTED, "trl>=0.9,<1 keeps"),
+        (MADE.format("args=SFTConfig(bf16=True)"), None),
+        (
+            MADE.format("args=SFTConfig(bf16=True), tokenizer=words"),
+            "tokenizer= is of TRL before 0.16",
+        ),
+        (OF_QWEN + "use_peft: true\nlora_target_modules: [q_proj, lm_head]\n", "beside lm_head"),
+    ],
+)
+def test_a_loss_that_is_not_said_is_that_of_the_release(text: str, reason: str | None) -> None:
+    run = read_trl(text)
+    (note,) = _of_loss(run)
+    assert run.loss_chunk == (256 if reason is None else None)
+    assert ("chunked_nll" if reason is None else reason) in note
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        OF_QWEN + "loss_type: nll\n",
+        OF_QWEN + "use_liger_kernel: true\n",
+        OF_QWEN + "beta: 0.1\n",
+        "trl" + STARTED.replace("sft", "dpo"),
+        "import unsloth\n" + MADE.format("args=SFTConfig(bf16=True)"),
+        "torchrun train.py" + STARTED.replace(" sft", ""),
+    ],
+)
+def test_a_loss_that_is_said_or_of_another_trainer_stays(text: str) -> None:
+    run = read_trl(text)
+    assert (run.loss_chunk, _of_loss(run)) == (None, [])
+
+
+def test_requirements_beside_a_file_of_trl_say_its_release(tmp_path: Path) -> None:
+    beside = Beside(folder=tmp_path, name="sft.yaml")
+    (tmp_path / "requirements.txt").write_text("torch\ntrl~=1.6.0\n")
+    assert read_trl(OF_QWEN, beside).loss_chunk is None
+    (tmp_path / "requirements.txt").write_text("torch\ntrl~=1.6\n")  # up to 2
+    assert read_trl(OF_QWEN, beside).loss_chunk == 256
+
+
+@pytest.mark.parametrize(
+    ("asked", "is_below"),
+    [
+        ("trl==0.12.1", True),
+        ("trl == 1.7.0", False),
+        ("trl==1.10", False),
+        ("trl==1.*", False),
+        ("trl==1.6.*", True),
+        ("trl<=1.6.2", True),
+        ("trl<1.7", True),
+        ("trl<1.7.1", False),
+        ("trl=0.29", True),
+        ('trl = "^0.12"', True),
+        ('trl = "1.2"', False),
+        ('trl = "~1.2"', True),
+        ("git+https://github.com/huggingface/trl.git@v0.12.0", True),
+        ("mytrl==0.1 trl_extra==0.1 trl", False),
+    ],
+)
+def test_requirements_of_pip_conda_and_poetry(asked: str, *, is_below: bool) -> None:
+    assert (held_below(asked, "trl", (1, 7)) is not None) == is_below

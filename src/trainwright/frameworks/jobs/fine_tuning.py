@@ -7,8 +7,9 @@ Sources: `torchtune/recipes`, `nemo_automodel/recipes`, `verl/trainer/config`.
 
 from __future__ import annotations
 
+import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from trainwright.frameworks.jobs.deepspeed import (
@@ -23,8 +24,10 @@ from trainwright.frameworks.jobs.script import (
     Devices,
     Launch,
     flags_of,
+    held_below,
     overrides_of,
     read_launch,
+    text_beside,
 )
 from trainwright.frameworks.jobs.settings import (
     BETWEEN,
@@ -949,3 +952,47 @@ def unpriced(kind: str, found: Settings, *, adapts: bool) -> Iterator[str]:
         yield "kto: not priced: the pass over answers to other questions"
     if kind in REFERS and not precomputed and not adapts:
         yield f"{kind}: the reference is priced as a frozen copy that is sharded as the model is"
+
+
+# TRL's supervised trainer has the logits of 256 tokens at a time since 1.7, but where Liger's
+# kernels or an adapter take the head's product; words that only older ones take, and until when
+# (trl/trainer/sft_config.py, sft_trainer.py).
+_UNTIL: Final = {"dataset_text_field=": "0.13", "tokenizer=": "0.16", "max_seq_length": "0.20"}
+_REQUIRED: Final = ("requirements.txt", "pyproject.toml", "setup.py", "environment.yml")
+
+
+def usual_loss(
+    given: Mapping[str, Any], text: str, beside: Beside
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """TRL's `loss_type` where a file leaves it out, and a note that says which and why.
+
+    Nothing where it is said, and where training is not supervised or not TRL's own.
+    """
+    found, folder = Settings(given, from_words=True), beside.folder
+    names = (beside.name, "" if folder is None else folder.name)
+    is_other = kind_of(found) or any(map(trainer_named, names)) or "unsloth" in text
+    is_said = found.is_on("use_liger_kernel") or found.text("loss_type")
+    if is_said or is_other or not given.keys().isdisjoint(_PREFERENCES):
+        return {}, ()
+    words = {*given, *_words_of_trainer(text)}
+    reasons = [f"{word} is of TRL before {_UNTIL[word]}" for word in _UNTIL if word in words]
+    if "lm_head" in str(found.value("lora_target_modules")):
+        reasons.append("TRL takes no chunks where adapters lie beside lm_head")
+    started = Launch(program="", words=())
+    for each in (text, *(text_beside(name, started, beside) or "" for name in _REQUIRED)):
+        asked = held_below(each, "trl", (1, 7))
+        reasons += () if asked is None else (f"{asked} keeps TRL below 1.7",)
+    kind = "nll" if reasons else "chunked_nll"
+    because = reasons[0] if reasons else "TRL has it since 1.7; before, give --loss-chunk 0"
+    return {"loss_type": kind}, (f"loss_type is not said: priced as {kind}, as {because}",)
+
+
+def _words_of_trainer(text: str) -> Iterator[str]:
+    """The arguments that a Python program gives TRL's supervised trainer, each with its `=`."""
+    try:
+        nodes = ast.walk(ast.parse(text)) if "SFTTrainer(" in text else ()
+    except SyntaxError:
+        return
+    for node in nodes:
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("SFTTrainer"):
+            yield from (f"{each.arg}=" for each in node.keywords)

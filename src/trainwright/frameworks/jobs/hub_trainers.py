@@ -248,6 +248,7 @@ def read_distillkit(text: str, beside: Beside = NOTHING) -> StatedRun:
     told["packing"] = found.table("dataset").switch("prepacked")
     if found.switch("use_flash_attention", default=True):
         told.setdefault("torch_dtype", "bfloat16")
+    told.setdefault("loss_type", "nll")  # what it distils from is all logits
     notes = ["how it is sharded is said where it is started: give --zero"]
     if (teacher.text("kind") or "hf") == "hf":
         notes.append("teacher: its forward passes and its weights on the device are not modelled")

@@ -45,6 +45,7 @@ from trainwright.frameworks.jobs.fine_tuning import (
     kind_of,
     read_second_way,
     trainer_named,
+    usual_loss,
 )
 from trainwright.frameworks.jobs.script import (
     Devices,
@@ -176,7 +177,7 @@ def read_trl(text: str, beside: Beside = NOTHING) -> StatedRun:
     if is_trainer_program(text):
         return _program(text, beside)
     if not (is_trainer_script(text) or is_beside_others(beside)):
-        return _recipe(parse_yaml(text, variables=beside.variables), beside)
+        return _recipe(parse_yaml(text, variables=beside.variables), beside, text)
     launch = read_launch(text, beside)
     flags = flags_of(launch.words)
     notes = list(launch.notes)
@@ -200,6 +201,9 @@ def read_trl(text: str, beside: Beside = NOTHING) -> StatedRun:
         turned_on = _left_to_trl(flags)
         notes += [f"--{key} is not said: on, as TRL has it since 0.22" for key in turned_on]
         flags = {**flags, **turned_on}
+    if OF_TRLS_OWN.fullmatch(launch.program) and _SFT_OF_TRL.search(text):
+        loss, said = usual_loss(flags, text, beside)
+        flags, notes = {**flags, **loss}, [*notes, *said]
     if launch.program == "swift":  # its own defaults; its processes stand in the environment
         flags, devices = {**_SWIFT, **flags}, Devices()
     if not OF_TRLS_OWN.fullmatch(launch.program) and _adapts_alone(flags):
@@ -236,6 +240,7 @@ def read_trl(text: str, beside: Beside = NOTHING) -> StatedRun:
     )
 
 
+_SFT_OF_TRL: Final = re.compile(r"\btrl\s+sft\b|\b(?:trl|examples)/scripts/sft\w*\.py")
 # TRL's program and scripts, which lay no adapters without `--use_peft`.
 OF_TRLS_OWN: Final = re.compile(r"trl|(?:sft|dpo|orpo|kto|cpo|grpo|rloo|reward_modeling)\w*\.py")
 
@@ -309,9 +314,11 @@ def _program(text: str, beside: Beside) -> StatedRun:
                 unknown.append(own)
     made_by_trl = re.search(r"\b(?:SFT|DPO|ORPO|KTO|GRPO|Reward)Config\(", text) is not None
     if made_by_trl:
-        run = _recipe(given, beside, loaded_in=None if loads else "fp32")
+        run = _recipe(given, beside, text, loaded_in=None if loads else "fp32")
     else:
-        run = _trl(Settings(given, from_words=True), beside)
+        loss, said = usual_loss(given, text, beside) if "SFTTrainer(" in text else ({}, ())
+        run = _trl(Settings({**given, **loss}, from_words=True), beside)
+        run = replace(run, notes=(*said, *run.notes))
     lost = sorted({each for each in unknown if each not in given and each in _PRICED})
     notes = [f"{name} is not written out in the program, and not used" for name in lost]
     return replace(run, notes=(*run.notes, *notes))
@@ -360,7 +367,9 @@ def _with_fsdp(
     return {**given, "fsdp_config": parse_yaml(inside)}
 
 
-def _recipe(given: dict[str, Any], beside: Beside, *, loaded_in: str | None = "fp32") -> StatedRun:
+def _recipe(
+    given: dict[str, Any], beside: Beside, text: str, *, loaded_in: str | None = "fp32"
+) -> StatedRun:
     """A file for TRL's own command, with what the command turns on where a file does not say.
 
     `loaded_in` is what a model has that TRL loads by its name (trl/trainer/utils).
@@ -370,11 +379,12 @@ def _recipe(given: dict[str, Any], beside: Beside, *, loaded_in: str | None = "f
     kept = {key: value for key, value in given.items() if key != "accelerate_config"}
     notes = [f"{key} is not said: on, as TRL has it since 0.22" for key in own]
     kept = _with_fsdp(kept, Launch(program="", words=()), beside, notes)
-    settings = Settings({**kept, **own}, from_words=True)
+    loss, said = usual_loss(given, text, beside)
+    settings = Settings({**kept, **own, **loss}, from_words=True)
     run = _trl(settings, beside, loaded_in=loaded_in)
     if config is not None:
         run = _started_so(run, {"config_file": config}, beside, notes)
-    return replace(run, notes=(*notes, *run.notes))
+    return replace(run, notes=(*notes, *said, *run.notes))
 
 
 def _left_to_trl(given: dict[str, Any]) -> dict[str, Any]:
@@ -485,7 +495,6 @@ def _trl(
     beside_weights = bool(wide) and not alone
     bits = _bits(found)
     packing = found.switch("packing")
-    chunked = found.text("loss_type") == "chunked_nll"
     checkpoints = found.table("gradient_checkpointing_kwargs")
     own = ("activations to cpu",) if checkpoints.switch("offload") else ()
     offload = _offloaded(found)
@@ -510,7 +519,7 @@ def _trl(
     )
     run = replace(
         run,
-        loss_chunk=LOSS_CHUNKS["trl"] if chunked else None,
+        loss_chunk=LOSS_CHUNKS["trl"] if found.text("loss_type") == "chunked_nll" else None,
         freeze=None if adapters else frozen or None,
     )
     return _with_offloaded(run, offload) if offload else replace(run, offload=(*run.offload, *own))
@@ -627,10 +636,8 @@ def _megatron_degrees(found: Settings) -> dict[str, Any]:
     granularity = found.text("recompute_granularity")
     method = found.text("recompute_method")
     layers = found.count("recompute_num_layers")
-    is_sharded, is_parallel = (
-        found.switch("use_distributed_optimizer"),
-        found.switch("sequence_parallel"),
-    )
+    is_sharded = found.switch("use_distributed_optimizer")
+    is_parallel = found.switch("sequence_parallel")
     found.value("moe_token_dispatcher_type")
     if all(found.is_absent(name) for name in named) and context == 1:
         return {}
@@ -721,9 +728,8 @@ def _wraps_checkpoints(found: Settings) -> bool:
 
 def read_accelerate(text: str, beside: Beside = NOTHING) -> StatedRun:
     """Accelerate's own file; batch, sequence and model belong to the script that it starts."""
-    return _accelerate(
-        Settings(parse_yaml(text, variables=beside.variables), from_words=True), beside
-    )
+    found = Settings(parse_yaml(text, variables=beside.variables), from_words=True)
+    return _accelerate(found, beside)
 
 
 def _accelerate(found: Settings, beside: Beside) -> StatedRun:

@@ -295,6 +295,44 @@ def text_beside(name: str, launch: Launch, beside: Beside) -> str | None:
     return None
 
 
+# A package where requirements name it, and what they ask of its release: of pip, conda and poetry
+# (`= "1.6"` is `^1.6`), and of a tag on GitHub.
+_ASKED: Final = (
+    r"(?<![\w./-]){0}(?:\[[^\]]*\])?((?:\s*,?\s*(?:[~<>=!]=|[<>=^~])\s*[\"']?[~^]?v?\d[\w.*]*)+)"
+    r"|/{0}(?:\.git)?(@v?\d[\w.]*)"
+)
+_BOUND: Final = re.compile(r"([~<>=!]=|[<>=^~@])\s*([\"']?)([~^]?)v?(\d+(?:\.\d+)*)(\.\*)?")
+
+
+def held_below(text: str, package: str, release: tuple[int, int]) -> str | None:
+    """The first requirement of a text that keeps a package below a release; None without one."""
+    for found in re.finditer(_ASKED.format(re.escape(package)), text):
+        asked = found[1] or found[2]
+        for sign, quote, inner, number, any_last in _BOUND.findall(asked):
+            kind = inner or ("^" if sign == "=" and quote else sign)
+            version = tuple(map(int, number.split(".")))
+            if not _reaches(kind, version, release, any_last=bool(any_last)):
+                return package + "".join(asked.replace('"', "").split())
+    return None
+
+
+def _reaches(
+    kind: str, version: tuple[int, ...], release: tuple[int, int], *, any_last: bool
+) -> bool:
+    """Whether what is asked of a release lets this one or a later one in."""
+    if kind in (">", ">=", "!="):
+        return True
+    if kind in ("==", "<", "<=", "@") and not any_last:
+        end, is_in = version, kind != "<"
+    else:  # a release and what follows it, up to the next one of the part that stays
+        first = next((place for place, part in enumerate(version) if part), len(version) - 1)
+        last = {"^": first, "~=": len(version) - 2, "~": 1}.get(kind, len(version) - 1)
+        kept = max(min(last, len(version) - 1), 0)
+        end, is_in = (*version[:kept], version[kept] + 1), False
+    reached, least = ((*each, 0, 0, 0)[:3] for each in (end, release))
+    return reached >= least if is_in else reached > least
+
+
 def config_beside(
     path: str | None, beside: Beside, notes: list[str], launch: Launch | None = None
 ) -> TransformerConfig | None:
