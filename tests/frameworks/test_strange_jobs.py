@@ -380,6 +380,39 @@ def test_a_file_of_nemo_rl_changes_the_one_that_it_is_based_on(tmp_path) -> None
 
 
 @pytest.mark.parametrize(
+    ("engine", "policy", "expected"),
+    [
+        ("use_fused_linear_logprobs: true", "", 4 * 256),  # positions of four sequences
+        (
+            "use_fused_linear_logprobs: true, fused_linear_logprobs_chunk_size: 128",
+            "logprob_chunk_size: 2048",
+            4 * 128,
+        ),
+        ("use_fused_linear_logprobs: false", "logprob_chunk_size: null", None),
+        ("use_fused_linear_logprobs: false", "logprob_chunk_size: -1", None),
+    ],
+)
+def test_log_probabilities_of_nemo_rl_from_the_head_take_no_whole_logits(
+    engine: str, policy: str, expected: int | None, tmp_path: Path
+) -> None:
+    (tmp_path / "base.yaml").write_text(RL.format(kind="grpo"))
+    text = CHANGED.format(name="base.yaml").replace(
+        "parallel_size: 4", f"parallel_size: 4, {engine}"
+    )
+    run = read(None, f"{text}  {policy}\n", Beside(folder=tmp_path, name="changed.yaml"))
+    assert (run.loss_chunk, run.unknown) == (expected, ())
+    assert not any("fused" in note or "logprob" in note for note in run.notes)
+
+
+def test_log_probabilities_of_nemo_rl_in_parts_are_said_to_be_priced_whole(tmp_path: Path) -> None:
+    (tmp_path / "base.yaml").write_text(RL.format(kind="grpo"))
+    text = CHANGED.format(name="base.yaml") + "  logprob_chunk_size: 2048\n"
+    run = read(None, text, Beside(folder=tmp_path, name="changed.yaml"))
+    assert run.loss_chunk is None
+    assert sum("logprob_chunk_size 2048: float32 logits" in note for note in run.notes) == 1
+
+
+@pytest.mark.parametrize(
     ("more", "expected"),
     [
         ("", {"zero": 0, "precision": "bf16", "loaded_in": "fp32", "recompute": "full"}),

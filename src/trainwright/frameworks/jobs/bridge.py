@@ -644,7 +644,8 @@ _RL_HARMLESS: Final = re.compile(
     r"use_gloo\w*|gradient_acc\w*|peft|fp8_cfg|fused_linear_logprobs_chunk\w*|layernorm\w*|cuda_graph_\w+|use_linear\w*|"
     r"recompute_\w+|num_layers_in\w*)(?:\..*)?"
 )
-_RL_UNMODELLED: Final = ("fine_grained_activation_offloading", "use_fused_linear_logprobs")
+_RL_UNMODELLED: Final = ("fine_grained_activation_offloading",)
+_FUSED_CHUNK: Final = 256  # positions, as examples/configs/grpo_math_1B.yaml has them
 
 
 def read_nemo_rl(text: str, beside: Beside = NOTHING) -> StatedRun:
@@ -679,6 +680,14 @@ def read_nemo_rl(text: str, beside: Beside = NOTHING) -> StatedRun:
             size = max(1, tokens // sequence)
             notes.append(f"{way}: a microbatch is priced as {size} longest sequences")
     again = engine.switch("activation_checkpointing")
+    # Logits of so many positions of a microbatch, again backward (nemo_rl/distributed/model_utils).
+    chunk = None
+    if is_megatron and megatron.switch("use_fused_linear_logprobs"):
+        positions = megatron.count("fused_linear_logprobs_chunk_size") or _FUSED_CHUNK
+        chunk = positions * answers * (size or 1)
+    elif (part := policy.count("logprob_chunk_size", least=0, also=-1) or 0) > 0:
+        priced = "priced with all of them at once, and the step holds fewer"
+        notes.append(f"logprob_chunk_size {part}: float32 logits of so many positions: {priced}")
     lora = megatron.table("peft") if is_megatron else fsdp.table("lora_cfg")
     adapters: dict[str, Any] = {}
     if lora.switch("enabled"):
@@ -710,6 +719,7 @@ def read_nemo_rl(text: str, beside: Beside = NOTHING) -> StatedRun:
         reference=("dpo" in whole) or None,
         sequence=sequence,
         recompute="full" if again else "none",
+        loss_chunk=chunk,
         precision=scaled if eight else format_named(dtype) or "bf16",
         reduce_dtype=None if is_megatron else "fp32",
         offload=() if is_megatron else offload,
