@@ -30,6 +30,7 @@ from trainwright.formats.codesign_document import EndRecord
 from trainwright.model import LayerGraph, Phase, Precision, RunShape, layer_graph, precision_named
 from trainwright.plans.plan import DEFAULT_SCHEDULE
 from trainwright.profile import Recompute, StaticKind
+from trainwright.scheduling.families import FAMILIES
 from trainwright.step import zero
 from trainwright.step.zero import Replicas, Traffic
 from trainwright.units import MIB
@@ -146,7 +147,7 @@ _OF_ROOM: Final = (
 
 RECOMPUTE: Final = (Recompute.NONE, Recompute.FULL)
 RULES: Final = {Recompute.NONE: KEEP_ALL, Recompute.FULL: RecomputeRule(whole_layer=True)}
-SCHEDULES: Final = (DEFAULT_SCHEDULE, "zb-h1", "v-half", "v-min")
+SCHEDULES: Final = tuple(family.name for family in FAMILIES.values() if family.on_chips)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

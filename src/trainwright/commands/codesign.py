@@ -146,7 +146,7 @@ def codesign(
     `memory`, `memory_bandwidth`, `link_bandwidth` (numbers in SI, or text with a unit) and
     `clock` (Hz) list values that the search chooses from, `micro_batch` sizes of a microbatch,
     `tp` tensor degrees, `recompute` of "none" and "full", `precision` of "bf16", "fp8" and
-    "fp32", `schedule` families of pipelines ("1f1b" and, beside it, "zb-h1", "v-half", "v-min").
+    "fp32", `schedule` families of pipelines ("1f1b" and others, all where nothing is said).
     `stacks` lists numbers of memory stacks in place of memory and its bandwidth; each stack
     brings `stack_memory`, `stack_bandwidth` and, of the chip's area, `stack_area` in mm².
 

@@ -52,6 +52,7 @@ from trainwright.frameworks.shell import Value
 from trainwright.model import ContextExchange
 from trainwright.plans.capability import capability_of
 from trainwright.plans.plan import usual_schedule
+from trainwright.scheduling.families import FAMILIES
 
 # What changes neither the time of a step nor its memory, or hardly.
 _HARMLESS: Final = re.compile(
@@ -637,9 +638,15 @@ def _pipeline(found: Settings, num_layers: int | None) -> dict[str, Any]:
     else:
         chunks = _chunks(found, ranks, num_layers)
         blocks = _uneven(found, ranks, num_layers) if chunks == 1 else None
-    split = found.switch("enable_zbh1_pipeline") or found.switch("enable_zbh1_exact_pipeline")
-    schedule = "zb-h1" if split and ranks > 1 and chunks == 1 else usual_schedule(chunks)
-    return {"virtual_stages": chunks, "blocks": blocks, "schedule": schedule}
+    return {"virtual_stages": chunks, "blocks": blocks, "schedule": _schedule(found, ranks, chunks)}
+
+
+def _schedule(found: Settings, ranks: int, chunks: int) -> str:
+    """The family that a switch turns on, where it runs so many chunks; else the usual one."""
+    for family in FAMILIES.values():
+        if any(map(found.switch, family.switches)) and ranks > 1 and family.num_chunks == chunks:
+            return family.name
+    return usual_schedule(chunks)
 
 
 def _chunks(found: Settings, ranks: int, num_layers: int | None) -> int:

@@ -23,13 +23,13 @@ from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.model import NO_OFFLOAD, ContextExchange, CudaGraph, Optimizer
 from trainwright.model.config import TRAIN_ALL, LowRank, Tuning
 from trainwright.model.transformer import usual_targets
-from trainwright.planning.question.layouts import chunks_per_rank
 from trainwright.plans.capability_table import LOSS_CHUNKS, USUAL_LOSS_CHUNK
 from trainwright.plans.configuration import even_blocks
 from trainwright.plans.plan import AXIS_ORDERS, DEFAULT_SCHEDULE, mapping_name
 from trainwright.plans.status import ADAPTER_RANK
 from trainwright.profile import USUAL_MODES, Recompute
 from trainwright.profile.measured_model import MeasuredModel
+from trainwright.scheduling.families import FAMILIES
 from trainwright.step.predict import price_configuration
 
 if TYPE_CHECKING:
@@ -56,7 +56,6 @@ AnyChange = TypeVar("AnyChange", bound="Improvement | PoolsChange")
 # What follows from a decision is said with it: other replicas, another split, the chunks of a
 # schedule.
 
-_FAMILIES: Final = (DEFAULT_SCHEDULE, "zb-h1", "zb-v", "v-half", "v-min", "interleaved")
 _CHUNKS: Final = (2, 3, 4, 5)
 _FIRST_BLOCKS: Final = (1, 2, 4, 8, 16)
 _DEGREES: Final = {"tensor": "tp", "pipeline": "pp", "context": "cp", "data": "dp", "expert": "ep"}
@@ -303,8 +302,9 @@ def _schedules(run: Configuration, model: Trained) -> Iterator[Move]:
     degrees = run.parallelism
     if degrees.pipeline == 1:
         return
-    own = ((name, chunks_per_rank(name)) for name in _FAMILIES)
-    offered = [(name, n) for name, only in own for n in (_CHUNKS if only is None else (only,))]
+    own = {each.name: each.num_chunks for each in FAMILIES.values() if each.tried}
+    offered = [(name, only) for name, only in own.items() if only is not None]
+    offered += [(name, n) for name, only in own.items() if only is None for n in _CHUNKS]
     for name, chunks in offered:
         if (name, chunks) == (run.schedule, degrees.virtual_stages):
             continue

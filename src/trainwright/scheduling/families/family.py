@@ -171,6 +171,12 @@ class Family:
         look at what follows the last action of each rank.
     covers
         Families all of whose orders it may have: what bounds it bounds them.
+    tried
+        Whether it is tried in place of the schedule of a stated run, to improve that.
+    on_chips
+        Whether chips can be searched under it, and are unless families are named.
+    switches
+        Arguments of Megatron-LM and its forks that turn it on.
     """
 
     name: str
@@ -204,6 +210,9 @@ class Family:
     least_in_flight: InFlight | None = None
     keeps_to_room: bool = False
     covers: tuple[str, ...] = ()
+    tried: bool = False
+    on_chips: bool = False
+    switches: tuple[str, ...] = ()
 
     @property
     def num_chunks(self) -> int | None:

@@ -100,6 +100,7 @@ INTERLEAVED = Family(
     planned=True,
     searched=Searched.ALWAYS,
     held_at_once=lambda ranks: ranks,
+    tried=True,
 )
 DEPTH_FIRST = Family(
     name="depth-first",

@@ -64,6 +64,8 @@ ONE_F_ONE_B = Family(
     planned=True,
     searched=Searched.ALWAYS,
     warm_up=lambda ranks: ranks,
+    tried=True,
+    on_chips=True,
 )
 EAGER_ONE_F_ONE_B = Family(
     name="eager-1f1b",

@@ -158,6 +158,8 @@ V_MIN = Family(
     most_activations=v_min_activations,
     published_in_flight=lambda p, m: in_flight(v_min_block(p), m),
     least_in_flight=lambda p, m: in_flight(v_min_block(p), m),
+    tried=True,
+    on_chips=True,
 )
 V_HALF = replace(
     V_MIN,
@@ -389,6 +391,7 @@ ZB_V = replace(
     ADAPTIVE_V,
     name="zb-v",
     searched=Searched.ALWAYS,
+    tried=True,
     aliases=("v-zb",),
     summary="V of two chunks without a bubble for equal times, in 1F1B's memory",
 )

@@ -84,6 +84,9 @@ ZB_H1 = Family(
     searched=Searched.ALWAYS,
     warm_up=lambda ranks: ranks,
     weight_grad_lag=1,
+    tried=True,
+    on_chips=True,
+    switches=("enable_zbh1_pipeline", "enable_zbh1_exact_pipeline"),
 )
 ZB_H2 = Family(
     name="zb-h2",
