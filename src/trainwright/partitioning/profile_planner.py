@@ -129,10 +129,14 @@ class _Candidate(NamedTuple):
     num_stages: int
     tensor_parallel: int
     rank: int
-    data_parallel: int
     separate: bool
     split: _Split
     option: str
+
+    @property
+    def data_parallel(self) -> int:
+        """Replicas of every stage."""
+        return self.num_devices // (self.num_stages * self.tensor_parallel)
 
 
 def _uniform_choices(
@@ -238,7 +242,6 @@ def _screen(
             num_stages=num_stages,
             tensor_parallel=t,
             rank=choice.rank,
-            data_parallel=d,
             separate=split.separate,
             split=split,
             option=choice.option,
