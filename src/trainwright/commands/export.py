@@ -173,9 +173,7 @@ def _ordered_by_configuration(document: Jobbed, job: Job) -> Job:
     model, cluster = model_and_cluster(document.request)
     run = job.configuration()
     profile = profile_of_run(model, cluster, run)
-    timeline = step_timeline(
-        plan_of(run, profile), profile, cluster, overlap=job.overlap, overheads=job.overheads
-    )
+    timeline = step_timeline(plan_of(run, profile), profile, cluster, **job.step_settings)
     return with_orders(job, timeline)
 
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from trainwright.documents.view import Line
     from trainwright.planning.question.question import ModelQuestion
     from trainwright.plans import Plan
-    from trainwright.plans.configuration import MemoryOverheads, Overlap, PlanRequest
+    from trainwright.plans.configuration import PlanRequest, StepSettings
     from trainwright.plans.job import Job
     from trainwright.plans.lowered import Timeline
     from trainwright.plans.plan import Embedded
@@ -124,24 +124,19 @@ def timelines_of(document: Jobbed, job: Job | None = None) -> tuple[Timeline, ..
     """
     if isinstance(document, ModelPlanResult) and document.on_pools:
         shelf, plan = planned_on_pools(document)
-        question, profiles = shelf.question, shelf.profiles_of(plan)
-        hidden, kept = question.settings.overlap, question.overheads
-        works = mixed_works(plan, profiles, shelf.cluster, overlap=hidden, overheads=kept)
+        profiles, settings = shelf.profiles_of(plan), shelf.question.step_settings
+        works = mixed_works(plan, profiles, shelf.cluster, **settings)
         return tuple(timeline_of(work, layout) for _, work, layout in works)
     plan, profile, cluster = plan_and_profile(document)
-    hidden, kept = _hidden_and_kept(document) if job is None else (job.overlap, job.overheads)
-    return (step_timeline(plan, profile, cluster, overlap=hidden, overheads=kept),)
+    settings = _settings_of(document) if job is None else job.step_settings
+    return (step_timeline(plan, profile, cluster, **settings),)
 
 
-def _hidden_and_kept(
-    document: ModelPlanResult | ModelEstimateResult,
-) -> tuple[Overlap, MemoryOverheads]:
-    """Overlap and overheads of a document on one pool, of a model or of what was measured."""
+def _settings_of(document: ModelPlanResult | ModelEstimateResult) -> StepSettings:
+    """Of a document on one pool, of a model or of what was measured."""
     if isinstance(document, ModelPlanResult):
-        question = call_of(document.request).question
-        return question.settings.overlap, question.overheads
-    run = document.request.configuration
-    return run.overlap, run.overheads
+        return call_of(document.request).question.step_settings
+    return document.request.configuration.step_settings
 
 
 def plan_and_profile(
@@ -274,8 +269,7 @@ def _run_of_measured(question: ModelQuestion, plan: Plan, profile: Profile) -> C
         sequence_length=question.workload.sequence_length,
         schedule=plan.schedule,
         blocks_per_stage=tuple(len(blocks.intersection(s.layers)) for s in plan.stages),
-        overlap=question.settings.overlap,
-        overheads=question.overheads,
+        **question.step_settings,
     )
     dealt = [stage.layers for stage in plan_of(run, profile).stages]
     if dealt != [stage.layers for stage in plan.stages]:

@@ -585,5 +585,5 @@ def _priced(question: Question) -> tuple[Plan, StepPrediction]:
     cluster = with_offload(question.cluster, asked.recipe)
     profile = profile_of_run(model, cluster, asked)
     plan = plan_of(asked, profile)
-    step = predict_step(plan, profile, cluster, overlap=asked.overlap, overheads=asked.overheads)
+    step = predict_step(plan, profile, cluster, **asked.step_settings)
     return plan, step

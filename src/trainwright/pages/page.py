@@ -44,7 +44,6 @@ from trainwright.pages.gantt import (
 )
 from trainwright.pages.subject import PricedStep, Subject
 from trainwright.planning.search.plans import predicted
-from trainwright.plans.configuration import DEFAULT_OVERLAP, NO_OVERHEADS
 from trainwright.plans.prediction import MEMORY_CLASSES
 from trainwright.scheduling.simulate import critical_path
 from trainwright.step.account import network_use, ranks_by_part_s, step_timeline
@@ -58,7 +57,7 @@ if TYPE_CHECKING:
     from trainwright.documents.difference import Difference
     from trainwright.pages.subject import Content, Figure
     from trainwright.plans import Plan, StepPrediction
-    from trainwright.plans.configuration import MemoryOverheads, Overlap
+    from trainwright.plans.configuration import StepSettings
     from trainwright.plans.lowered import Timeline
     from trainwright.plans.plan import Embedded
     from trainwright.profile import Profile
@@ -102,15 +101,7 @@ def _(document: ModelPlanResult, name: str) -> dict[str, Any]:
         return {"cluster": _cluster(document.request.cluster)}
     question, plan, profile = planned(document)
     step = predicted(question, plan, profile)
-    return _step_parts(
-        name,
-        plan,
-        profile,
-        question.cluster,
-        step,
-        overlap=question.settings.overlap,
-        overheads=question.overheads,
-    )
+    return _step_parts(name, plan, profile, question.cluster, step, question.step_settings)
 
 
 def _following_on_pools(document: ModelPlanResult, name: str) -> dict[str, Any]:
@@ -150,9 +141,7 @@ def _(document: ModelEstimateResult, name: str) -> dict[str, Any]:
     profile = profile_of_run(model, cluster, run)
     plan = plan_of(run, profile)
     step = price_profiled(model, cluster, run, profile)
-    parts = _step_parts(
-        name, plan, profile, cluster, step, overlap=run.overlap, overheads=run.overheads
-    )
+    parts = _step_parts(name, plan, profile, cluster, step, run.step_settings)
     return parts | {"document": with_changes(document)}
 
 
@@ -172,9 +161,7 @@ def _step_parts(
     profile: Profile,
     cluster: Cluster,
     step: StepPrediction,
-    *,
-    overlap: Overlap = DEFAULT_OVERLAP,
-    overheads: MemoryOverheads = NO_OVERHEADS,
+    settings: StepSettings,
 ) -> dict[str, Any]:
 
     priced = _priced(plan, profile, cluster, step)
@@ -182,7 +169,7 @@ def _step_parts(
     if too_many := _undrawn(2 * len(plan.stages) * priced.num_microbatches):
         return parts | too_many
     try:
-        timeline = step_timeline(plan, profile, cluster, overlap=overlap, overheads=overheads)
+        timeline = step_timeline(plan, profile, cluster, **settings)
     except UnsupportedFeature as error:
         return parts | {"left_out": (f"the schedule: {error}",)}
     return parts | {"panel": _panel(name, plan, timeline)}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypedDict
 
 from trainwright.errors import Fault, InvalidInput, refuse
 from trainwright.model import (
@@ -121,6 +121,13 @@ class MemoryOverheads:
             yield Fault("fragmentation", f"must be a share from 0 to below 1, got {share!r}")
         if not 0 <= (chance := self.fit_probability) < 1:
             yield Fault("fit_probability", f"must be from 0 to below 1, got {chance!r}")
+
+
+class StepSettings(TypedDict):
+    """What a step is priced with beside its plan, profile and cluster."""
+
+    overlap: Overlap
+    overheads: MemoryOverheads
 
 
 DEFAULT_OVERLAP: Final = Overlap()
@@ -446,6 +453,11 @@ class Configuration:
 
     def __post_init__(self) -> None:
         refuse(self._faults())
+
+    @property
+    def step_settings(self) -> StepSettings:
+        """What a step is priced with beside its plan, profile and cluster."""
+        return {"overlap": self.overlap, "overheads": self.overheads}
 
     def _faults(self) -> Iterator[Fault]:
         for name in ("microbatch_size", "global_batch", "sequence_length", "vocabulary_multiple"):

@@ -38,6 +38,7 @@ from trainwright.plans.configuration import (
     Configuration,
     MemoryOverheads,
     Overlap,
+    StepSettings,
 )
 from trainwright.plans.plan import DEFAULT_SCHEDULE, Parallelism
 from trainwright.profile import Recompute
@@ -193,6 +194,11 @@ class Job:
                 f"must be a multiple of micro-batch x dp ({self.microbatch_size * degrees.data})"
             )
             yield Fault("global_batch", f"{wanted}, got {self.global_batch}")
+
+    @property
+    def step_settings(self) -> StepSettings:
+        """What a step is priced with beside its plan, profile and cluster."""
+        return {"overlap": self.overlap, "overheads": self.overheads}
 
     @property
     def degrees(self) -> Parallelism:

@@ -809,8 +809,7 @@ def price_profiled(
         cluster,
         model_flops_per_sequence=flops,
         hardware_flops_per_sequence=hardware_flops,
-        overlap=configuration.overlap,
-        overheads=configuration.overheads,
+        **configuration.step_settings,
     )
 
 

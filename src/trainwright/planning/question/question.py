@@ -38,6 +38,7 @@ from trainwright.plans.configuration import (
     NO_OVERHEADS,
     Configuration,
     Overlap,
+    StepSettings,
     offload_faults,
     recipe_graph_faults,
 )
@@ -405,6 +406,11 @@ class ModelQuestion:
     def program(self) -> str | None:
         """Whose speed and memory are expected; None where nobody is named."""
         return self.software or self.allowed.framework
+
+    @property
+    def step_settings(self) -> StepSettings:
+        """What a step is priced with beside its plan, profile and cluster."""
+        return {"overlap": self.settings.overlap, "overheads": self.overheads}
 
     @property
     def flops_per_sequence(self) -> float | None:

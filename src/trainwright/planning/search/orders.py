@@ -17,7 +17,6 @@ import numpy as np
 from trainwright.costing.estimate import Estimator, flat_setting
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.execution import Budget, Progress
-from trainwright.model import model_flops_per_sequence
 from trainwright.partitioning.downset_dp import Restrictions, recompute_least, solve
 from trainwright.planning.bounds.pools import MixedShelf
 from trainwright.planning.question.layouts import (
@@ -70,7 +69,7 @@ from trainwright.scheduling.orders import words_of
 from trainwright.scheduling.search import search_schedule
 from trainwright.step.account import timeline_of
 from trainwright.step.pools import mixed_works
-from trainwright.step.predict import predict_step, work_of_plan
+from trainwright.step.predict import work_of_plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -303,13 +302,8 @@ def num_actions(plan: Plan) -> int:
 
 
 def _start(question: ModelQuestion, priced: Priced) -> _Start[Priced]:
-    cluster, overheads = question.cluster, question.overheads
     work, layout = work_of_plan(
-        priced.plan,
-        priced.profile,
-        cluster,
-        overlap=question.settings.overlap,
-        overheads=overheads,
+        priced.plan, priced.profile, question.cluster, **question.step_settings
     )
     rooms = [room_of_peak(question, priced.candidate.degrees)] * layout.shape.num_ranks
     return _Start(priced=priced, **_asked(work, layout, priced.step, rooms))
@@ -319,11 +313,7 @@ def _start_on_pools(shelf: MixedShelf, priced: MixedPriced) -> _Start[MixedPrice
     """Of the chain that ends last."""
     question, number = shelf.question, priced.step.slowest
     _, work, layout = mixed_works(
-        priced.plan,
-        priced.profiles,
-        shelf.cluster,
-        overlap=question.settings.overlap,
-        overheads=question.overheads,
+        priced.plan, priced.profiles, shelf.cluster, **question.step_settings
     )[number]
     chain = priced.step.chains[number]
     rooms = [
@@ -433,7 +423,6 @@ def plan_per_stage(
     uniform = plan_model(question, budget, num_alternatives=num_alternatives, crew=crew)
     config = question.config
     estimator = question.settings.estimator(config, question.cluster)
-    flops = model_flops_per_sequence(config, workload.sequence_length)
     offered = [
         (size, _profile(estimator, question, size, degrees))
         for size in microbatch_sizes(workload, question.allowed.microbatch_size)
@@ -445,7 +434,7 @@ def plan_per_stage(
     for size, profile in offered:
         if budget.stopped:
             break
-        found.append(_price(question, profile, size, flops, budget))
+        found.append(_price(question, profile, size, budget))
     priced = best_first([*uniform.priced, *filter(None, found)])
     may_fit = not priced and any(_may_fit(question, p, n, budget) for n, p in offered)
     best_s = priced[0].step.step_time_s if priced else math.inf
@@ -496,9 +485,7 @@ def _setting(question: ModelQuestion, size: int) -> Setting:
     return replace(setting, num_devices=question.num_devices)
 
 
-def _price(
-    question: ModelQuestion, profile: Profile, size: int, flops: float, budget: Budget
-) -> Priced | None:
+def _price(question: ModelQuestion, profile: Profile, size: int, budget: Budget) -> Priced | None:
     restrictions = _restrictions(question, size)
     roomy, setting = reserve_transients(profile, _setting(question, size), restrictions)
     found = solve(roomy, setting, restrictions=restrictions, budget=budget)
@@ -506,14 +493,7 @@ def _price(
     if cut.plan is None or len(cut.plan.stages) not in question.allowed.pipeline:
         return None
     plan = replace(cut.plan, microbatch_size=size)
-    step = predict_step(
-        plan,
-        profile,
-        question.cluster,
-        model_flops_per_sequence=flops,
-        overlap=question.settings.overlap,
-        overheads=question.overheads,
-    )
+    step = predicted(question, plan, profile)
     if missing_of_plan(question, plan, profile, step) > 0:
         return None
     candidate = Candidate(

@@ -404,9 +404,8 @@ def predicted(
         profile,
         question.cluster,
         model_flops_per_sequence=question.flops_per_sequence,
-        overlap=question.settings.overlap,
-        overheads=question.overheads,
         in_full=in_full,
+        **question.step_settings,
     )
 
 
@@ -415,12 +414,7 @@ def priced_in_full(question: ModelQuestion, priced: Priced) -> Priced:
     if priced.step.communication or priced.candidate.schedule not in IN_V:
         return priced
     step = with_communication(
-        priced.step,
-        priced.plan,
-        priced.profile,
-        question.cluster,
-        overlap=question.settings.overlap,
-        overheads=question.overheads,
+        priced.step, priced.plan, priced.profile, question.cluster, **question.step_settings
     )
     return replace(priced, step=step)
 

@@ -89,8 +89,7 @@ def priced_mixed(
         profiles,
         shelf.cluster,
         model_flops_per_sequence=question.flops_per_sequence,
-        overlap=question.settings.overlap,
-        overheads=question.overheads,
+        **question.step_settings,
     )
     return MixedPriced(shape=shape, plan=plan, profiles=profiles, step=step)
 
