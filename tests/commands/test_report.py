@@ -555,3 +555,19 @@ def test_a_name_that_means_something_else_by_now_is_told():
     other = command_of(reported.renamed(reported.model_plan(), "my-model"))
     assert other.words[2] == "model-plan.json"
     assert "model-plan.json is this document, saved" in other.note
+
+
+def test_the_page_of_a_run_with_states_on_the_host_prices_the_step_of_its_document():
+    made = trainwright.estimate(
+        "llama3-8b",
+        cluster="dgx-h100",
+        dp=4,
+        pp=2,
+        zero=1,
+        global_batch=8,
+        sequence=4096,
+        offload=("optimizer=1",),
+    ).document
+    step = subject_of(made, name="run").priced.step
+    assert step.step_time_s == made.step_time_s
+    assert step.optimizer_s == made.optimizer_s

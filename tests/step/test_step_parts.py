@@ -15,7 +15,7 @@ from trainwright.step.predict import (
     estimator_of,
     plan_of,
     point_of,
-    price_profiled,
+    price_configuration,
     sharing_times,
     work_of_plan,
 )
@@ -47,7 +47,7 @@ def parts(name: str, recompute: Recompute = Recompute.NONE, overlap: Overlap | N
     run = run if overlap is None else replace(run, overlap=overlap)
     both = point_of(replace(run, recompute=Recompute.FULL))
     profile = estimator_of(config, cluster, run).profile(both)
-    step = price_profiled(config, cluster, run, profile)
+    step = price_configuration(config, cluster, run, profile)
     plan = plan_of(run, profile)
     ranks = Placement(plan=plan, pool=cluster.pool_of()).rank_of_stage
     return time_by_part_s(plan, profile, step, rank_of_stage=ranks), step

@@ -8,7 +8,7 @@ from trainwright.plans.configuration import Configuration, MemoryOverheads, Over
 from trainwright.plans.plan import Parallelism
 from trainwright.profile import Recompute
 from trainwright.step.account import network_use, step_timeline
-from trainwright.step.predict import estimator_of, plan_of, point_of, price_profiled
+from trainwright.step.predict import estimator_of, plan_of, point_of, price_configuration
 
 RUNS = {
     "1f1b": {"degrees": {"tensor": 2, "pipeline": 4, "data": 2}},
@@ -47,7 +47,7 @@ def case(request):
     config, cluster = model("llama3-8b").config, open_cluster("dgx-h100").with_nodes(2)
     profile = estimator_of(config, cluster, run).profile(point_of(run))
     plan = plan_of(run, profile)
-    step = price_profiled(config, cluster, run, profile)
+    step = price_configuration(config, cluster, run, profile)
     return plan, profile, cluster, {"overlap": run.overlap, "overheads": run.overheads}, step
 
 
@@ -91,7 +91,7 @@ def test_groups_within_a_node_stay_off_the_outer_network():
     )
     config, cluster = model("llama3-8b").config, open_cluster("dgx-h100").with_nodes(2)
     profile = estimator_of(config, cluster, run).profile(point_of(run))
-    step = price_profiled(config, cluster, run, profile)
+    step = price_configuration(config, cluster, run, profile)
     inner, outer = network_use(plan_of(run, profile), cluster, step)
     assert [(axis.kind, axis.ranks) for axis in inner.axes] == [("tensor", 8)]
     assert [(axis.kind, axis.ranks) for axis in outer.axes] == [

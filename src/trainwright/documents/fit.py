@@ -63,7 +63,7 @@ from trainwright.step.figures import (
     phase_memories,
 )
 from trainwright.step.memory import SHARDS_WEIGHTS
-from trainwright.step.predict import price_configuration, price_profiled, profile_of_run
+from trainwright.step.predict import price_configuration, profile_of_run
 from trainwright.units import format_bytes, format_count
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ def host_bytes(
     beside, by_layer = family_named(run.schedule).host_of, tuple[float, ...]()
     if run.recompute is Recompute.OFFLOAD:
         moved = on_the_host(profile_of_run(model, cluster, run))
-        by_layer = host_activations(price_profiled(model, cluster, run, moved).stages)
+        by_layer = host_activations(price_configuration(model, cluster, run, moved).stages)
     if run.recipe.offload is None and beside is None:
         return by_layer
     alone = replace(

@@ -47,7 +47,7 @@ from trainwright.planning.search.plans import predicted
 from trainwright.plans.prediction import MEMORY_CLASSES
 from trainwright.scheduling.simulate import critical_path
 from trainwright.step.account import network_use, ranks_by_part_s, step_timeline
-from trainwright.step.predict import plan_of, price_profiled, profile_of_run
+from trainwright.step.predict import plan_of, price_configuration, profile_of_run
 from trainwright.step.stages import Placement
 from trainwright.units import format_count
 
@@ -140,7 +140,7 @@ def _(document: ModelEstimateResult, name: str) -> dict[str, Any]:
     model, cluster = trained_and_cluster(document.request)
     profile = profile_of_run(model, cluster, run)
     plan = plan_of(run, profile)
-    step = price_profiled(model, cluster, run, profile)
+    step = price_configuration(model, cluster, run, profile)
     parts = _step_parts(name, plan, profile, cluster, step, run.step_settings)
     return parts | {"document": with_changes(document)}
 

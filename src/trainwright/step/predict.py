@@ -773,32 +773,20 @@ def _tied_s(
 
 
 def price_configuration(
-    model: Trained, cluster: Cluster, configuration: Configuration
+    model: Trained,
+    cluster: Cluster,
+    configuration: Configuration,
+    profile: Profile | None = None,
 ) -> StepPrediction:
-    """Time and memory of one step. Raises `InvalidInput` with every rule that is broken."""
+    """Time and memory of one step; `profile` is that of the run, where it is at hand.
+
+    Without FLOPs, so without MFU, where only the costs of the model are known. Raises
+    `InvalidInput` with every rule that is broken.
+    """
     require_legal(model, cluster, configuration)
     cluster = with_offload(cluster, configuration.recipe)
-    profile = profile_of_run(model, cluster, configuration)
-    return price_profiled(model, cluster, configuration, profile)
-
-
-def profile_of_run(model: Trained, cluster: Cluster, configuration: Configuration) -> Profile:
-    """What the layers cost at the configuration's point: estimated, or as they were measured.
-
-    Raises `UnsupportedFeature` where nothing was measured there.
-    """
-    if isinstance(model, MeasuredModel):
-        return model.profile(point_of(configuration))
-    return estimator_of(model, cluster, configuration).profile(point_of(configuration))
-
-
-def price_profiled(
-    model: Trained, cluster: Cluster, configuration: Configuration, profile: Profile
-) -> StepPrediction:
-    """The same on a profile at hand, estimated or measured, at the configuration's point.
-
-    Without FLOPs, so without MFU, where only the costs of the model are known.
-    """
+    if profile is None:
+        profile = profile_of_run(model, cluster, configuration)
     flops = hardware_flops = None
     if not isinstance(model, MeasuredModel):
         flops = model_flops_per_sequence(model, configuration.sequence_length)
@@ -811,6 +799,16 @@ def price_profiled(
         hardware_flops_per_sequence=hardware_flops,
         **configuration.step_settings,
     )
+
+
+def profile_of_run(model: Trained, cluster: Cluster, configuration: Configuration) -> Profile:
+    """What the layers cost at the configuration's point: estimated, or as they were measured.
+
+    Raises `UnsupportedFeature` where nothing was measured there.
+    """
+    if isinstance(model, MeasuredModel):
+        return model.profile(point_of(configuration))
+    return estimator_of(model, cluster, configuration).profile(point_of(configuration))
 
 
 def estimator_of(
