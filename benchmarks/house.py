@@ -73,10 +73,10 @@ WANTED: Final = {
     "import_circles_at_start": "none",
     "import_circles_at_run_time": "none",
     "places_that_state_a_rule": "one of each, and a native one in a hot loop",
-    "classes_with_degrees": "about 8; missed: what other programs state is kept as they state it",
+    "classes_with_degrees": "about 8",
     "calls_and_files_to_predict_step": "10 calls in 7 files; missed by `plan`: parts of a space, "
     "answers of other processes and the search itself lie between",
-    "files_that_name_zb-h1": "2; the others choose defaults or read flags of a framework",
+    "files_that_name_zb-h1": "2",
     "docs_pages": "about 16",
     "docs_words": "30,000 at most",
 }
