@@ -26,8 +26,9 @@ from trainwright.planning.question.question import (
 from trainwright.planning.search.framework import plan_runnable
 from trainwright.planning.search.plans import bytes_on_host
 from trainwright.planning.search.search import plan_model
-from trainwright.plans.configuration import DEFAULT_OVERHEADS
+from trainwright.plans.configuration import DEFAULT_OVERHEADS, Overlap
 from trainwright.step.figures import fullest_figures, most_allocated_bytes
+from trainwright.step.predict import price_configuration
 
 ONE = Span.only(1)
 MODEL = replace(catalog.model("llama3-8b").config, num_layers=8)
@@ -207,3 +208,19 @@ def test_a_step_of_one_microbatch_may_fill_the_room_of_gradients_that_it_has_not
     assert len(fitting) == 2
     assert found.status == "optimal"
     assert found.peak_memory_bytes > found.allocated_bytes
+
+
+def test_a_plan_stated_as_a_run_takes_as_long_whatever_overlaps():
+    question = ModelQuestion(
+        model=MODEL,
+        cluster=catalog.cluster("dgx-a100").with_nodes(1),
+        workload=Workload(global_batch=16, sequence_length=2048),
+        num_devices=8,
+        allowed=Allowed(tensor=ONE, pipeline=ONE, context=ONE),
+        settings=RunSettings(overlap=Overlap(gradients=0.0)),
+    )
+    best = plan_model(question, Budget()).priced[0]
+    run = run_of_plan(question, best.plan, best.profile)
+    assert best.plan.parallelism.data == 8
+    step = price_configuration(MODEL, question.cluster, run)
+    assert step.step_time_s == pytest.approx(best.step.step_time_s, rel=1e-12)

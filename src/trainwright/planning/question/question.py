@@ -878,7 +878,7 @@ def run_of_plan(question: ModelQuestion, plan: Plan, profile: Profile) -> Config
         recipe=replace(
             settings.recipe, precision=question.workload.precision or settings.recipe.precision
         ),
-        overheads=question.overheads,
+        **question.step_settings,
     )
 
 
