@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -151,8 +152,10 @@ def test_weights_that_nothing_shards_stay_on_the_device() -> None:
     with pytest.raises(InvalidInput, match="offload: weights: only ZeRO-3 brings them"):
         price(Recipe(offload=Offload(weights=1.0)), run)
     asked = {"cluster": "dgx-h100", "nodes": 1, "global_batch": 8, "sequence": 1024}
-    with pytest.raises(InvalidInput, match="offload: weights: plans keep them on devices"):
-        tw.plan("qwen3-0.6b", **asked, offload={"weights": 1.0})
+    with pytest.raises(InvalidInput, match="zero: must be 3 beside weights on the host, got 2"):
+        tw.plan("qwen3-0.6b", **asked, offload={"weights": 1.0}, zero=2)
+    with pytest.raises(InvalidInput, match="pp: must be 1 beside weights on the host"):
+        tw.plan("qwen3-0.6b", **asked, offload={"weights": 1.0}, pp=2)
 
 
 def test_four_bit_weights_hold_their_scaling_constants_and_nothing_else_changes() -> None:
@@ -322,3 +325,28 @@ def test_megatron_has_no_moments_of_8_bit_integers_and_no_gradients_on_hosts(
 ) -> None:
     """megatron/core/optimizer: precision-aware Adam; HybridDeviceOptimizer moves states alone."""
     assert [each.path for each in unsaid_training(MODEL, recipe, "megatron")] == unsaid
+
+
+def test_a_plan_with_weights_on_the_host_is_the_run_that_an_estimate_prices(tmp_path: Path) -> None:
+    states = {"optimizer": 1.0, "gradients": 1.0}
+    run = {"cluster": "dgx-h100", "devices": 1, "global_batch": 1, "sequence": 122_880}
+    run |= {"recompute": "full", "loss_chunk": 256, "offload": {**states, "weights": 1.0}}
+    made = tw.plan("qwen3-8b", **run, framework="trl", top=0)
+    asked = tw.estimate("qwen3-8b", **run, tp=1, zero=3, software="trl", changes=False)
+    found, priced = made.document, asked.document
+    assert priced.fits
+    assert (found.status, found.gap) == ("optimal", 0)
+    assert found.step_time_s == priced.step_time_s
+    assert found.allocated_bytes == priced.allocated_bytes
+    there = tw.plan("qwen3-8b", **{**run, "offload": states}, framework="trl", zero=3, top=0)
+    assert there.document.parallelism is None  # 16 GB of weights are too many beside the rest
+    tw.export(made, "trl", output=tmp_path)
+    launched = (tmp_path / "accelerate.yaml").read_text()
+    assert "distributed_type: FSDP" in launched
+    assert "fsdp_offload_params: true" in launched
+
+
+def test_frameworks_that_keep_weights_on_devices_are_refused() -> None:
+    asked = {"cluster": "dgx-h100", "nodes": 1, "global_batch": 8, "sequence": 1024}
+    with pytest.raises(InvalidInput, match=r"weights: torchtitan.* keeps them on devices"):
+        tw.plan("qwen3-0.6b", **asked, offload={"weights": 1.0}, framework="torchtitan")

@@ -289,19 +289,21 @@ def launched(job: Job) -> dict[str, Any]:
     """The file's values by section."""
     degrees, sharding = job.degrees, job.demands.zero_stage
     shards = degrees.data // degrees.state_copies if sharding else 1
+    # FSDP of one device shards nothing, and moves to the host what lies there.
+    wrapped = 3 if job.demands.offload and degrees.num_devices == 1 else sharding
     found: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE",
-        "distributed_type": "FSDP" if sharding else "MULTI_GPU",
+        "distributed_type": "FSDP" if wrapped else "MULTI_GPU",
         "num_machines": -(-degrees.num_devices // min(job.devices_per_node, degrees.num_devices)),
         "num_processes": degrees.num_devices,
         "mixed_precision": "no"
         if job.recipe.main_weight_dtype == "none"
         else _MIXED.get(job.precision, "no"),
     }
-    if sharding:
+    if wrapped:
         found["fsdp_config"] = {
             "fsdp_version": 2,
-            "fsdp_reshard_after_forward": sharding == 3,
+            "fsdp_reshard_after_forward": wrapped == 3,
             "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
             "fsdp_activation_checkpointing": job.recompute_form is RecomputeForm.ALL,
         }

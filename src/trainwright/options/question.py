@@ -51,7 +51,12 @@ from trainwright.planning.question.question import (
     tensor_degrees,
 )
 from trainwright.plans.capability import capability_of
-from trainwright.plans.capability_table import MOVES_GRADIENTS, USUAL_LOSS_CHUNK, Feature
+from trainwright.plans.capability_table import (
+    MOVES_GRADIENTS,
+    MOVES_WEIGHTS,
+    USUAL_LOSS_CHUNK,
+    Feature,
+)
 from trainwright.plans.configuration import DEFAULT_OVERLAP, NO_OVERHEADS, PlanRequest, is_wide
 from trainwright.plans.plan import Embedded, WorkloadRecord
 from trainwright.plans.status import ALL_BF16
@@ -309,6 +314,8 @@ def model_call(given: ModelInput | ProfileInput, options: Options) -> ModelCall:
     allowed = _of_precision(allowed, settings.recipe.precision)
     if is_wide(trained):
         allowed = _of_stages(allowed, (2, 3), "float32 shards")
+    if settings.recipe.offload is not None and settings.recipe.offload.weights:
+        allowed = _of_one_rank(_of_stages(allowed, (3,), "weights on the host"))
     effort, named = options.get("effort"), allowed.framework
     program = software_named_by(options, framework=named)
     with naming_options(QUESTION_OPTION_OF):
@@ -339,6 +346,7 @@ def model_call(given: ModelInput | ProfileInput, options: Options) -> ModelCall:
     else:
         launchable = (question,)
     question, *others = launchable
+    _refuse_weights_on_host(question)
     refuse_empty_space(question)
     refuse_no_search(question, per_stage_degrees=per_stage_degrees)
     top = options.get("top")
@@ -374,6 +382,22 @@ def _of_stages(allowed: Allowed, known: tuple[int, ...], beside: str) -> Allowed
         stages, wanted = ", ".join(map(str, allowed.zero_stages)), " or ".join(map(str, known))
         raise InvalidInput.of("zero", f"must be {wanted} beside {beside}, got {stages}")
     return replace(allowed, zero_stages=left)
+
+
+def _of_one_rank(allowed: Allowed) -> Allowed:
+    """What is left without a pipeline."""
+    if 1 not in allowed.pipeline:
+        raise InvalidInput.of("pp", "must be 1 beside weights on the host")
+    return replace(allowed, pipeline=allowed.pipeline.only(1))
+
+
+def _refuse_weights_on_host(question: ModelQuestion) -> None:
+    """Raise `InvalidInput` where the framework leaves weights on the devices."""
+    offload, framework = question.settings.recipe.offload, question.allowed.framework
+    if framework is None or offload is None or not offload.weights:
+        return
+    if framework not in MOVES_WEIGHTS:
+        raise InvalidInput.of("offload", f"weights: {framework} keeps them on devices")
 
 
 def _launchable(
@@ -527,6 +551,10 @@ def leaner_questions(question: ModelQuestion) -> Iterator[Leaner]:
         if whole and not pieces:
             continue
         allowed = question.allowed
+        if offload.weights and 3 in allowed.zero_stages and 1 in allowed.pipeline:
+            allowed = _of_one_rank(replace(allowed, zero_stages=(3,)))
+        else:
+            offload = replace(offload, weights=0.0)
         if offload.activations:
             allowed = replace(allowed, recompute=(Recompute.FULL,))
         moved = replace(recipe, **(dict(pieces) if whole else {}), offload=offload)
@@ -564,10 +592,10 @@ def _pieces(
 
 def _rungs(framework: str) -> Iterator[tuple[Offload, bool]]:
     """What a framework moves to the host, ever more of it, and whether it cuts tokens, too."""
-    own, held = capability_of(framework), 1.0 if framework in MOVES_GRADIENTS else 0.0
+    own, whole = capability_of(framework), 1.0 if framework in MOVES_GRADIENTS else 0.0
     keeps, states = own.can(Feature.OFFLOAD_ACTIVATIONS), own.can(Feature.OFFLOAD)
     kept = Offload(activations=1.0 if keeps else 0.0)
-    moved = Offload(optimizer=1.0, gradients=held)
+    moved = Offload(optimizer=1.0, gradients=whole, weights=whole)
     both = replace(moved, activations=kept.activations)
     if keeps:
         yield kept, False

@@ -631,6 +631,8 @@ LOSS_CHUNKS: Final[Mapping[str, int]] = MappingProxyType({"trl": 256, "unsloth":
 USUAL_LOSS_CHUNK: Final = 1024  # where one is written: enough for a product to fill a device
 # Who moves gradients with the states of the optimizer, as PyTorch's FSDP does.
 MOVES_GRADIENTS: Final = frozenset({"accelerate", "trl", "axolotl"})
+# Who can leave shards of weights there: FSDP with the rest, DeepSpeed by a word of its own.
+MOVES_WEIGHTS: Final = MOVES_GRADIENTS | {"deepspeed", "llamafactory", "pytorch"}
 # Who sums gradients of replicas in the 16-bit format of compute unless told otherwise.
 _REDUCE_IN_16_BIT: Final = frozenset({"deepspeed", "accelerate", "trl", "axolotl", "llamafactory"})
 

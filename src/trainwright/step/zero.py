@@ -583,6 +583,15 @@ def with_offload(cluster: Cluster, recipe: Recipe, *, precision: str | None = No
     return replace(cluster, pools=tuple(pools))
 
 
+def with_all_weights(cluster: Cluster) -> Cluster:
+    """The cluster whose devices hold their shards of weights themselves."""
+    pools = (
+        replace(pool, accelerator=replace(pool.accelerator, held_weights=1.0))
+        for pool in cluster.pools
+    )
+    return replace(cluster, pools=tuple(pools))
+
+
 class StaticShards(NamedTuple):
     """Bytes of one device: what it keeps by `StaticKind`, and whole weights of layers in use."""
 

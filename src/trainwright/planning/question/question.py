@@ -466,8 +466,6 @@ class ModelQuestion:
         if waits or self.uses_host:
             for pool in self.cluster.pools:
                 yield from offload_faults(pool.accelerator)
-        if recipe.offload is not None and recipe.offload.weights:
-            yield Fault("offload", "weights: plans keep them on devices; estimate prices a run")
         if recipe.update_in_backward:
             problem = "must be left out: plans update after a step; estimate prices a run"
             yield Fault("update_in_backward", problem)

@@ -469,7 +469,8 @@ def host_bytes_of(
     alone = question
     if settings.recipe.offload is not None and not isinstance(question.model, MeasuredModel):
         settings = replace(settings, recipe=replace(settings.recipe, offload=None))
-        alone = replace(question, settings=settings)
+        cluster = zero.with_all_weights(question.cluster)
+        alone = replace(question, settings=settings, cluster=cluster)
         profiles = {
             pool: alone.estimator(alone.cluster.alone(pool)).profile(profile.point)
             for pool, profile in profiles.items()
