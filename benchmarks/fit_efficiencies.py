@@ -81,6 +81,8 @@ def text_of(pooled: PooledEfficiencies) -> str:
     ]
     lines += ["", "[spreads]  # standard deviations of the logarithm that remain"]
     lines += [f"{name} = {value:.2f}" for name, value in pooled.spreads.items()]
+    lines += ["", "[told_apart]  # exchanges of which runs under a class say whether they hide"]
+    lines += [f"{kind} = {json.dumps(list(names))}" for kind, names in pooled.told_apart.items()]
     for key, effect in pooled.effects.items():
         shifts = ", ".join(f"{name} = {_shift(value)}" for name, value in effect.shifts.items())
         lines += ["", "[[effect]]", f"key = {json.dumps(list(key))}", f"runs = {effect.runs}"]

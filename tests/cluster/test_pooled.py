@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 
 import pytest
 
+from reference import needs_reference, reference
 from trainwright.cluster.calibration import (
     PACE,
     TYPICAL,
@@ -21,7 +22,9 @@ from trainwright.cluster.calibration import (
 from trainwright.commands.validate import known
 from trainwright.formats import catalog
 from trainwright.formats.calibration_toml import built_in_efficiencies
-from trainwright.lab.pooling import power_shifts
+from trainwright.formats.measured_csv import measured_files, read_beside, read_measured
+from trainwright.lab.pooling import PooledRun, pooled_runs, power_shifts, told_apart
+from trainwright.plans.configuration import Overlap
 from trainwright.provenance import Origin, Provenance
 
 NEMO, FSDP = software_named("nemo"), software_named("fms-fsdp")
@@ -233,3 +236,64 @@ def test_the_evidence_counts_every_run_of_a_device_and_says_what_is_known_withou
     assert said.startswith("no run of RTX-4090 or of its family is known, and no software is named")
     assert "paced by its products and power" in said
     assert "products" not in pool.evidence("Gaudi3", TYPICAL).sentence
+
+
+def runs_under(program: str, *said: bool | None, degree: int = 8) -> list[PooledRun]:
+    """Runs of tensor groups that hide their exchanges, do not, or do not say."""
+    found = []
+    for each in said:
+        settings = {} if each is None else {"tp_comm_overlap": str(int(each))}
+        question = SimpleNamespace(
+            line=SimpleNamespace(software=software_named(program), pairs_passes=False),
+            configuration=SimpleNamespace(
+                parallelism=SimpleNamespace(tensor=degree, expert=1),
+                overlap=Overlap(tensor=0.9 if each else 0.0),
+            ),
+        )
+        run = SimpleNamespace(setting=settings.get, states_arguments=False, options={})
+        found.append(PooledRun(source="one", run=run, question=question, measured_s=1.0))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("runs", "told"),
+    [
+        (runs_under("nemo", True, True, False), True),
+        (runs_under("nemo", True, True, False, None), True),
+        (runs_under("nemo", True, None, None), False),  # most leave it open
+        (runs_under("nemo", False, False), False),  # nobody saw a difference
+        (runs_under("nemo", True, True, degree=1), False),  # nothing was exchanged
+        # A class whose runs hide nothing has what it borrows from all runs.
+        (runs_under("nemo", False) + runs_under("torchtitan", True, True), True),
+        (
+            runs_under("nemo", False)
+            + runs_under("torchtitan", True)
+            + 4 * runs_under("trl", None),
+            False,
+        ),
+    ],
+)
+def test_an_overlap_is_told_apart_where_runs_say_it_and_some_hide(
+    runs: list[PooledRun], told: bool
+) -> None:
+    assert ("tensor" in told_apart(runs)[NEMO.kind]) is told
+
+
+def test_constants_hold_every_overlap_that_no_table_tells_apart() -> None:
+    assert made().held_overlap(NEMO) == ("tensor", "experts")
+    shipped = built_in_efficiencies()
+    assert shipped.held_overlap(software_named("torchtitan")) == ()
+    assert {shipped.held_overlap(each) for each in (NEMO, FSDP, TYPICAL)} == {("tensor",)}
+
+
+@needs_reference
+def test_what_ships_is_told_apart_by_the_runs_it_was_fitted_to() -> None:
+    catalog_alone = replace(known(), efficiencies=None)
+    tables = []
+    for folder in ("measured", "measured2"):
+        for path in measured_files(reference() / folder):
+            runs = read_measured(path)
+            beside = read_beside(path, runs)
+            near = replace(catalog_alone, models=beside.models, beside=beside.clusters)
+            tables.append((path.stem, runs, near))
+    assert told_apart(pooled_runs(tables)) == built_in_efficiencies().told_apart

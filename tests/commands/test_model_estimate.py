@@ -189,7 +189,6 @@ OPTIONS = [
     ("--moment-dtype", "bf16"),
     ("--dropout", "0.1"),
     ("--overlap", "gradients=0"),
-    ("--overlap", "tensor=0.5"),
     ("--recompute", "full:3"),
     ("--recompute-module", "norm"),
     ("--workspace", "1GiB"),

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
 import trainwright
 from trainwright.commands.main import main
+from trainwright.documents.open import recheck
 from trainwright.documents.plan_view import unfitted_line
 from trainwright.documents.printing import render
 from trainwright.execution import Budget
+from trainwright.formats.calibration_toml import built_in_calibrations, write_calibrations
+from trainwright.pages.command import command_of
 
 JOB = {
     "cluster": "dgx-h100",
@@ -72,3 +76,73 @@ def test_the_live_page_expects_what_python_does():
     called = trainwright.plan("gpt2", cluster="dgx-h100", schedule="1f1b", **asked).document
     shown = Question(model="gpt2", cluster="dgx-h100", options={"schedule": "1f1b"}, **asked)
     assert answer(shown, Budget()).document.step_time_s == called.step_time_s
+
+
+WIDE = {"cluster": "dgx-h100", "nodes": 1, "global_batch": 16, "sequence": 4096, "tp": 8}
+
+
+def priced(**options):
+    return trainwright.estimate("llama2-7b", **{**WIDE, **options}).document
+
+
+@pytest.fixture(scope="module")
+def own_logs(tmp_path_factory):
+    path = tmp_path_factory.mktemp("own") / "own.toml"
+    (line,) = (
+        each
+        for each in built_in_calibrations()
+        if (each.accelerator, each.line) == ("H100-80GB-SXM", "megatron-core")
+    )
+    write_calibrations(path, [replace(line, line="ours")])
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("options", "counts"),
+    [
+        ({}, False),
+        ({"software": "nemo"}, False),
+        ({"software": "megatron-core"}, False),
+        ({"calibration": "megatron-core"}, False),
+        ({"software": "torchtitan"}, True),  # whose runs say which of them split their products
+        ({"calibration": "none"}, True),
+        ({"calibration": "own"}, True),
+    ],
+)
+def test_what_efficiencies_hold_of_an_overlap_is_not_taken_off_again(options, counts, own_logs):
+    options = {name: own_logs if value == "own" else value for name, value in options.items()}
+    plain, hiding = priced(**options), priced(**options, overlap={"tensor": 0.9})
+    said = [line for line in hiding.warnings if line.startswith("overlap: tensor=0.9")]
+    assert hiding.request.configuration.overlap.tensor == 0.9  # as exports write it
+    if counts:
+        assert hiding.step_time_s < 0.99 * plain.step_time_s
+        assert not said
+    else:
+        assert hiding.step_time_s == plain.step_time_s
+        assert len(said) == 1
+        assert "--calibration none" in said[0]
+    assert recheck(hiding).step_time_s == hiding.step_time_s
+    assert "--overlap tensor=0.9" in command_of(hiding).text
+
+
+def test_overlap_that_runs_tell_apart_counts_as_it_is_asked():
+    usual = priced(tp=2)
+    exposed = priced(tp=2, overlap={"gradients": 0.0, "parameters": 0.0})
+    assert exposed.step_time_s > usual.step_time_s
+    spread = {"ep": 16, "nodes": 2, "global_batch": 64, "sequence": 4096, "cluster": "dgx-h100"}
+    tokens, hidden = (
+        trainwright.estimate("deepseek-v2-lite", **spread, overlap={"experts": share}).document
+        for share in (0.0, 0.9)
+    )
+    assert hidden.step_time_s < tokens.step_time_s
+    assert not any(line.startswith("overlap:") for line in hidden.warnings)
+
+
+def test_a_plan_takes_no_overlap_that_its_efficiencies_hold():
+    asked = {**WIDE, "schedule": "1f1b", "zero": 1, "micro_batch": 1, "recompute": "none"}
+    plain = trainwright.plan("llama2-7b", **asked).document
+    hiding = trainwright.plan("llama2-7b", **asked, overlap={"tensor": 0.9}).document
+    assert hiding.step_time_s == plain.step_time_s
+    assert hiding.lower_bound_s == plain.lower_bound_s
+    assert any(line.startswith("overlap: tensor=0.9") for line in hiding.warnings)
+    assert "--overlap tensor=0.9" in command_of(hiding).text

@@ -447,6 +447,8 @@ class Accelerator:
     Where software `adds_gradients_apart`, kernels of their own add those of a microbatch to what
     the step has, instead of the products that make them. Where it `merges_rings`, those of
     PyTorch's ring attention put a context rank's part of each block together, in float32.
+    The runs behind its efficiencies hid exchanges of the kinds in `held_overlap` (tensor, experts)
+    as they did: no overlap takes that off again.
     """
 
     name: str
@@ -471,6 +473,7 @@ class Accelerator:
     held_weights: float = field(default=1.0, metadata={RARE: True})
     adds_gradients_apart: bool = field(default=False, metadata={RARE: True})
     merges_rings: bool = field(default=False, metadata={RARE: True})
+    held_overlap: tuple[str, ...] = field(default=(), metadata={RARE: True})
 
     def __post_init__(self) -> None:
         refuse(self._faults())

@@ -479,6 +479,10 @@ def keys_of(
     return tuple(found)
 
 
+# Exchanges inside layers, which some programs split to compute beside them. Few tables say so;
+# where runs leave it open, what they hid is in the constants that were fitted to them.
+TELLABLE: Final = ("tensor", "experts")
+
 # Fewer runs say little of how far the next one misses: their range is that of neighbours.
 _FEW_RUNS: Final = 5
 
@@ -582,7 +586,8 @@ class PooledEfficiencies:
 
     `families` names the architecture family of each device; `spreads` are standard deviations of
     the logarithm that remain of each constant. Under one of `circumstances`, the first that holds,
-    the range is at least as wide as it says.
+    the range is at least as wide as it says. `told_apart` names by class of software the kinds of
+    exchange of which its runs say whether they hide.
     """
 
     effects: Mapping[Key, Effect]
@@ -592,6 +597,14 @@ class PooledEfficiencies:
     circumstances: Mapping[Circumstance, Range] = field(
         default_factory=lambda: MappingProxyType({})
     )
+    told_apart: Mapping[SoftwareClass, tuple[str, ...]] = field(
+        default_factory=lambda: MappingProxyType({})
+    )
+
+    def held_overlap(self, software: Software) -> tuple[str, ...]:
+        """The kinds of exchange that constants hold as its runs hid them, whatever they hid."""
+        apart = self.told_apart.get(software.kind, ())
+        return tuple(kind for kind in TELLABLE if kind not in apart)
 
     def value_of(
         self, name: str, device: str, software: Software, publication: str | None = None
@@ -704,6 +717,15 @@ class PooledEfficiencies:
     ) -> Cluster:
         """The cluster with the constants expected of its devices under `software`."""
         pools = (self.applied_to(pool, software, publication) for pool in cluster.pools)
+        return replace(cluster, pools=tuple(pools))
+
+    def holding(self, cluster: Cluster, software: Software) -> Cluster:
+        """A cluster that was priced so, whose devices take no overlap that the constants hold."""
+        held = self.held_overlap(software)
+        pools = [
+            replace(pool, accelerator=replace(pool.accelerator, held_overlap=held))
+            for pool in cluster.pools
+        ]
         return replace(cluster, pools=tuple(pools))
 
     def applied_to(self, pool: Pool, software: Software, publication: str | None = None) -> Pool:

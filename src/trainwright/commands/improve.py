@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -137,6 +137,7 @@ def improve(
         asked, warnings, job = of_text()
         priced: dict[str, Any] = {"calibration": calibration, "software": software}
         priced |= {"framework": target, "offload": asked.configuration.recipe.offload}
+        priced["overlap"] = asdict(asked.configuration.overlap)
         asked = replace(
             asked,
             cluster=priced_as_run(asked.cluster, priced, framework=job.software),

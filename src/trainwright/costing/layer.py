@@ -492,6 +492,12 @@ def _repeated(
     ]
 
 
+_KIND_OF_OVERLAP: Final = {
+    "tensor": TimeKind.TENSOR_PARALLEL,
+    "experts": TimeKind.EXPERT_PARALLEL,
+}
+
+
 def _exposed_s(
     timed: Sequence[tuple[Exchange, float]],
     operator_s: Mapping[Phase, Mapping[str, float]],
@@ -500,7 +506,7 @@ def _exposed_s(
     """What collectives that take so many seconds add to each phase, by kind.
 
     One that names an operator hides under it; the others of a kind share what their overlap allows
-    of the phase's compute.
+    of the phase's compute, unless what the device was fitted to hid that kind already.
     """
     exposed_s: dict[tuple[Phase, TimeKind], float] = {}
     apart_s: dict[tuple[Phase, TimeKind], float] = {}
@@ -512,8 +518,9 @@ def _exposed_s(
         window_s = exchange.hidden_share * operator_s[exchange.phase][exchange.hides_under]
         exposed_s[key] = exposed_s.get(key, 0.0) + beyond_s(time_s, window_s)
     shares = {
-        TimeKind.TENSOR_PARALLEL: platform.overlap.tensor,
-        TimeKind.EXPERT_PARALLEL: platform.overlap.experts,
+        kind: getattr(platform.overlap, name)
+        for name, kind in _KIND_OF_OVERLAP.items()
+        if name not in platform.accelerator.held_overlap
     }
     for (phase, kind), time_s in apart_s.items():
         window_s = shares.get(kind, 0.0) * sum(operator_s[phase].values())

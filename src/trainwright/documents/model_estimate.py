@@ -51,7 +51,7 @@ from trainwright.formats.document_json import encode
 from trainwright.options.clusters import with_host
 from trainwright.options.inputs import ProfileInput, embed, naming_options
 from trainwright.options.question import measured_by
-from trainwright.options.run import OPTION_OF, configuration_of, without_effect
+from trainwright.options.run import OPTION_OF, configuration_of, overlap_not_taken, without_effect
 from trainwright.planning.reasons.improve import changes_that_fit, grown
 from trainwright.plans.capability import known_target
 from trainwright.plans.configuration import Configuration, is_wide
@@ -641,6 +641,7 @@ def _warnings(name: str, model: Trained, cluster: Cluster, run: Configuration) -
         expert_parallel=degrees.expert > 1,
         experts=model.experts is not None,
     )
+    yield from overlap_not_taken(run.overlap, cluster)
     if run.recompute_modules and run.recompute != "selective":
         yield "recompute-modules: have no effect unless recompute is selective"
 

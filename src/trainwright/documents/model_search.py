@@ -59,7 +59,7 @@ from trainwright.options.question import (
     quickest,
     request_of,
 )
-from trainwright.options.run import OPTION_OF, configuration_of, without_effect
+from trainwright.options.run import OPTION_OF, configuration_of, overlap_not_taken, without_effect
 from trainwright.options.space import SPANS
 from trainwright.options.table import keywords_of
 from trainwright.planning.bounds.pools import (
@@ -631,6 +631,7 @@ def _warnings(call: ModelCall, outcome: ModelOutcome, *, was_stopped: bool) -> I
         expert_parallel=has_experts and most != 1,
         experts=has_experts,
     )
+    yield from overlap_not_taken(call.question.settings.overlap, call.question.cluster)
     yield from search_in_words(call.question, outcome, was_stopped=was_stopped)
     if outcome.priced and outcome.priced[0].plan.parallelism is None:
         yield "degrees that differ between stages: no framework runs such a plan yet"
@@ -748,7 +749,12 @@ def estimate_on_pools(
         lower_bound_s=0.0,
         bound_kind=BoundKind.PROVED,
         request=request_of(call, time_limit_s=None),
-        warnings=(*given.warnings, *warnings, *call.warnings),
+        warnings=(
+            *given.warnings,
+            *warnings,
+            *call.warnings,
+            *overlap_not_taken(run.overlap, call.question.cluster),
+        ),
     )
     return with_plan_on_pools(document, call.question, found)
 
@@ -853,6 +859,7 @@ def _plan_of_chains(shelf: MixedShelf, run: Configuration, chains: Sequence[Stat
 
 def _left_out(question: ModelQuestion) -> Iterator[str]:
     """What was left out where several pools are used."""
+    yield from overlap_not_taken(question.settings.overlap, question.cluster)
     why = None
     if (framework := question.allowed.framework) is not None:
         own = capability_of(framework)

@@ -31,7 +31,13 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 
 from trainwright.cluster import Calibration, Circumstance, Constant, Spread
-from trainwright.cluster.calibration import Distance, Effect, PooledEfficiencies, Range
+from trainwright.cluster.calibration import (
+    Distance,
+    Effect,
+    PooledEfficiencies,
+    Range,
+    SoftwareClass,
+)
 from trainwright.cluster.framework_memory import (
     Figure,
     FrameworkMemory,
@@ -241,6 +247,9 @@ def built_in_efficiencies() -> PooledEfficiencies:
                 Circumstance(name): Range(low_ratio=ends[0], high_ratio=ends[1])
                 for name, ends in document["circumstances"].items()
             }
+        ),
+        told_apart=MappingProxyType(
+            {SoftwareClass(name): tuple(kinds) for name, kinds in document["told_apart"].items()}
         ),
     )
 

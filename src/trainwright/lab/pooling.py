@@ -28,18 +28,20 @@ from trainwright.cluster import CONSTANTS, Calibration, Circumstance, Cluster, C
 from trainwright.cluster.calibration import (
     PACE,
     PACED,
+    TELLABLE,
     Distance,
     Effect,
     Key,
     PooledEfficiencies,
     Range,
     Software,
+    SoftwareClass,
     keys_of,
 )
 from trainwright.errors import InvalidInput, TrainwrightError
 from trainwright.formats.measured_csv import MeasuredRun
 from trainwright.lab.fitting import answer
-from trainwright.lab.predict import Question, price
+from trainwright.lab.predict import Question, price, says_overlap
 from trainwright.lab.run_shapes import Known, cluster_of, config_of, line_of
 from trainwright.lab.validate import median_of, repeat_key
 from trainwright.step.account import circumstances
@@ -587,7 +589,39 @@ def pooled(
         spreads=MappingProxyType(spread),
         ranges=MappingProxyType(_ranges(pool, kept)),
         circumstances=MappingProxyType(_circumstances(pool, kept)),
+        told_apart=MappingProxyType(told_apart(pool.runs)),
     )
+
+
+def told_apart(runs: Sequence[PooledRun]) -> dict[SoftwareClass, tuple[str, ...]]:
+    """By class of software the kinds of exchange whose hiding its runs tell from the rest.
+
+    Most runs with such exchanges say whether they hide, and some do: without a run that does nobody
+    saw the difference, and what runs leave open their constants hold. A class without such runs, or
+    whose runs all say that nothing hides, borrows its constants, and with them what is told of all.
+    No measured time is used, so that a source that is left out of the fit may speak here.
+    """
+    found: dict[SoftwareClass, list[str]] = {kind: [] for kind in SoftwareClass}
+    for name in TELLABLE:
+        hidden: dict[SoftwareClass, list[bool | None]] = {kind: [] for kind in SoftwareClass}
+        for run in runs:
+            degrees = run.question.configuration.parallelism
+            if (degrees.tensor if name == "tensor" else degrees.expert) > 1:
+                share = getattr(run.question.configuration.overlap, name)
+                said = share > 0 if says_overlap(run.run, run.question.line, name) else None
+                hidden[SoftwareClass.TYPICAL].append(said)
+                if run.software.kind is not SoftwareClass.TYPICAL:
+                    hidden[run.software.kind].append(said)
+        of_all = _is_told(hidden[SoftwareClass.TYPICAL])
+        for kind, own in hidden.items():
+            borrows = own.count(None) * 2 <= len(own) and True not in own
+            if of_all if borrows else _is_told(own):
+                found[kind].append(name)
+    return {kind: tuple(names) for kind, names in found.items()}
+
+
+def _is_told(hidden: Sequence[bool | None]) -> bool:
+    return hidden.count(None) * 2 <= len(hidden) and True in hidden
 
 
 def _ranges(pool: Pool, residuals: Residuals) -> dict[Distance, Range]:

@@ -143,6 +143,9 @@ def _recompute_blocks(
     return None if blocks is None else min(blocks // virtual_stages, model.num_layers)
 
 
+_SPLITS_TENSOR: Final = ("async_tp", "tp_comm_overlap")
+
+
 def _overlap(
     run: MeasuredRun, line: SoftwareLine, virtual_stages: int, fast_domain: int
 ) -> Overlap:
@@ -152,7 +155,7 @@ def _overlap(
     the software pairs passes to that end.
     """
     share = 0.9 if line.overlaps_gradients else 0.0
-    splits = run.flag("async_tp") or run.flag("tp_comm_overlap")
+    splits = any(map(run.flag, _SPLITS_TENSOR))
     spans = run.expert * (run.expert_tensor or run.tensor)
     pairs = line.pairs_passes and virtual_stages > 1 and spans > fast_domain
     pairs = bool(run.options.get("overlap_experts", pairs))
@@ -162,6 +165,15 @@ def _overlap(
         tensor=0.9 if splits else 0.0,
         experts=0.9 if pairs else 0.0,
     )
+
+
+def says_overlap(run: MeasuredRun, line: SoftwareLine, name: str) -> bool:
+    """Whether it is known of a run if tensor exchanges, or those of experts, hide."""
+    if run.states_arguments:
+        return True
+    if name == "experts":
+        return line.pairs_passes or run.options.get("overlap_experts") is not None
+    return any(run.setting(each) is not None for each in _SPLITS_TENSOR)
 
 
 def _stage_blocks(

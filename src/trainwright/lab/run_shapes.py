@@ -185,9 +185,10 @@ def cluster_of(run: MeasuredRun, line: SoftwareLine, known: Known) -> Cluster:
         return fitted.applied(cluster)
     if known.efficiencies is None:
         return cluster
-    return known.efficiencies.applied(
+    applied = known.efficiencies.applied(
         cluster, line.software, None if known.unpublished else run.publication
     )
+    return known.efficiencies.holding(applied, line.software)
 
 
 def _levels(run: MeasuredRun, known: Known) -> tuple[NetworkLevel, ...]:

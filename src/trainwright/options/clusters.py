@@ -70,10 +70,37 @@ def priced_as_run(
             raise InvalidInput.of("software", problem)
         if str(calibration) == NO_CALIBRATION:
             return cluster
-        return calibrated(cluster, calibration)
+        return _holding(calibrated(cluster, calibration), options, line=str(calibration))
     if measured:
         return cluster
-    return expected(cluster, software_named_by(options, framework=framework))
+    priced = expected(cluster, software_named_by(options, framework=framework))
+    return _holding(priced, options)
+
+
+def _holding(cluster: Cluster, options: Mapping[str, Any], *, line: str | None = None) -> Cluster:
+    """A priced cluster whose devices keep no overlap that is asked for where constants hold it.
+
+    A `line` is one that is built in, or a file: own runs say themselves what they hide.
+    """
+    from trainwright.cluster.calibration import TELLABLE, pooled_for, software_named
+    from trainwright.formats.calibration_toml import built_in_calibrations, built_in_efficiencies
+
+    overlap = options.get("overlap") or {}
+    asked = [name for name in TELLABLE if (overlap.get(name) or 0) > 0]
+    if not asked:
+        return cluster
+    if line is not None and line not in {each.line for each in built_in_calibrations()}:
+        return cluster
+    pools = []
+    for pool in cluster.pools:
+        device = pool.accelerator
+        program = pooled_for(device) if line is None else line
+        if program is not None:
+            held = built_in_efficiencies().held_overlap(software_named(program))
+            both = tuple(name for name in asked if name in held)
+            pool = replace(pool, accelerator=replace(device, held_overlap=both))
+        pools.append(pool)
+    return replace(cluster, pools=tuple(pools))
 
 
 def _waits_on_host(schedules: object) -> bool:

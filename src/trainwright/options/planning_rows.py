@@ -259,8 +259,8 @@ ROWS += section(
     row(
         "software",
         SOFTWARE,
-        "Whose speed to expect, as megatron-core, nemo or torchtitan; auto is that of --framework "
-        "or --from where one is named, else typical.",
+        "Whose speed to expect, as megatron-core, nemo or torchtitan; auto is that of the "
+        "framework or file that is named, else typical.",
         commands="plan sweep estimate improve",
         default=AUTO_SOFTWARE,
         foreign=_OF_A_MODEL,

@@ -30,7 +30,7 @@ from trainwright.profile import Recompute
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from trainwright.cluster import Accelerator
+    from trainwright.cluster import Accelerator, Cluster
     from trainwright.model import TransformerConfig
     from trainwright.model.config import Tuning
     from trainwright.options.inputs import ModelInput
@@ -150,6 +150,18 @@ def without_effect(
             yield f"{model} has no experts: {', '.join(changed)} {verb} nothing"
     elif not expert_parallel and (recipe.dispatch_dtype or recipe.dispatches_once):
         yield "dispatch-dtype, token-dispatcher: have no effect unless experts are dealt out (ep)"
+
+
+def overlap_not_taken(overlap: Overlap, cluster: Cluster) -> Iterator[str]:
+    """What of an overlap the efficiencies of devices hold already, and how to count it."""
+    held = dict.fromkeys(name for pool in cluster.pools for name in pool.accelerator.held_overlap)
+    for name in held:
+        if share := getattr(overlap, name):
+            yield (
+                f"overlap: {name}={share:g} leaves the step as it is, for the efficiencies hold "
+                "what the runs behind them hid, which they do not say; --calibration none, or one "
+                "of your own logs, counts it"
+            )
 
 
 # The options of a run, as `estimate` takes them, and the configuration they make

@@ -451,9 +451,17 @@ def _in_the_catalog(cluster: Embedded, software: str | None = None) -> _Known | 
             return None
         for sized in (without_host(found), found):
             for priced, each in _pricings(sized, cluster, software):
-                if content_hash(encode(each)) == cluster.sha256:
+                if content_hash(encode(_holding(each, cluster))) == cluster.sha256:
                     return _Known(memory_bytes, priced)
     return None
+
+
+def _holding(found: Cluster, cluster: Embedded) -> Cluster:
+    """The cluster whose devices hold what those of the document do of overlap."""
+    said = cluster.content["pools"][0]["accelerator"].get("held_overlap", ())
+    (pool,) = found.pools
+    held = replace(pool.accelerator, held_overlap=tuple(said))
+    return replace(found, pools=(replace(pool, accelerator=held),))
 
 
 def _pricings(

@@ -662,6 +662,7 @@ def _floor_s(
     that may hide are left out. So is what shared experts gather again: where tokens stay in their
     group one gather serves all, and hides under the others, which take longer.
     """
+    hides_tensor = overlap.tensor > 0 and "tensor" not in device.held_overlap
     total_s = 0.0
     for phase in _PHASES:
         operator_s = {
@@ -682,7 +683,7 @@ def _floor_s(
         for exchange in layer.exchanges:
             if exchange.phase is not phase or exchange.axis.startswith("expert"):
                 continue
-            if exchange.hides_under is None and exchange.axis == "tensor" and overlap.tensor > 0:
+            if exchange.hides_under is None and exchange.axis == "tensor" and hides_tensor:
                 continue
             if exchange.hides_under == FeedForward.SHARED_EXPERT.first:
                 continue
