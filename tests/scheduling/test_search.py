@@ -370,6 +370,30 @@ def test_moved_orders_take_what_the_simulator_says(objective, seed):
     assert timeline_faults(after) == ()
 
 
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_weight_gradients_run_earlier_where_copies_alone_make_no_room(ahead):
+    placement = Placement.v(4)
+    costs = ScheduleCosts.of(placement, offload_s=0.2)
+    request = FamilyRequest(num_ranks=4, num_microbatches=8, virtual_stages=2)
+    late = generate("zb-v", request)
+    rows = [late.actions[late.rows_of(rank)] for rank in range(4)]
+    last = [np.concatenate([own[own[:, 0] != W], own[own[:, 0] == W]]) for own in rows]
+    late = Schedule.of_ranks(last, placement=placement, num_microbatches=8)
+    question = question_of(
+        placement, costs=costs, num_microbatches=8, max_activations=4, offload=True
+    )
+    candidate = candidates(question)[0]
+    assert not candidate.fits(simulate(with_copies(late, candidate, ahead=ahead), costs))
+    paged = with_copies(late, candidate, ahead=ahead, early=True)
+    validate(paged)
+    assert candidate.fits(simulate(paged, costs))
+    for rank, own in enumerate(last):  # all else keeps its order, and so do weight gradients
+        order = paged.actions[paged.rows_of(rank)]
+        for kinds in ((F, I), (W,)):
+            kept = order[np.isin(order[:, 0], kinds)]
+            assert np.array_equal(kept, own[np.isin(own[:, 0], kinds)])
+
+
 def test_two_stages_of_a_rank_fit_one_at_a_time_where_the_other_is_on_the_host():
     placement = Placement.loop(3, virtual_stages=2)
     too_little = question_of(placement, max_activations=1)

@@ -202,6 +202,13 @@ class Candidate:
             )
         return np.vstack(delta), np.vstack(transient), np.vstack(room)
 
+    @property
+    def resources_by_kind(self) -> tuple[Floats, Floats, Floats]:
+        """The same with delta and transient of shape [R, 10, S]."""
+        delta, transient, room = self.resources
+        tables = (len(room), len(ActionKind), self.placement.num_stages)
+        return delta.reshape(tables), transient.reshape(tables), room
+
     def fits(self, timeline: Timeline) -> bool:
         """Whether a schedule of the candidate keeps to its limits, in bytes and in activations."""
         limit = self.activation_limit

@@ -36,6 +36,7 @@ from trainwright.plans.schedule import (
     ActionKind,
     Placement,
     Schedule,
+    ScheduleMemory,
     TransferModel,
 )
 from trainwright.plans.status import relative_gap
@@ -74,30 +75,39 @@ _F, _I, _W, _B, _R, _O, _D, _L, *_ = ActionKind
 # What a rank holds is a property of its order, so what has to leave can be told without times, as
 # pages that leave a memory (Belady, 1966): when an action finds no room, the activation that is
 # needed last of all goes, if its copy (O), issued right after its forward, has had time. It comes
-# back (L) some backwards ahead of its own. Computations in the order of a schedule that holds too
-# much are the start: named families and a search within wider limits.
+# back (L) some backwards ahead of its own. What waits for its weight gradient alone cannot leave:
+# that gradient runs earlier where nothing else makes room. Computations in the order of a schedule
+# that holds too much are the start: named families, a search within wider limits, and one that
+# limits only what cannot leave.
 
 _WIDER = (1.5, 2.0, 3.0, math.inf)  # limits of the computation, in those of the question
 _WIDER_SHARE = 0.5  # of the work of a search, on top of it
+_AWAY_SHARE = 0.25  # of the work, on top of both, for orders as if all were away that may leave
 _AHEAD = (1, 2, 0)  # how many backwards before its own an activation is fetched
 _HOPELESS = 1.1  # times as long as the best with the first way to copy
 _SETTLED = (3, 0, 6)  # how many actions of its rank a copy has time for, where there is a choice
 
 
 def with_copies(
-    schedule: Schedule, candidate: Candidate, *, ahead: int, settled: int = 0
+    schedule: Schedule, candidate: Candidate, *, ahead: int, settled: int = 0, early: bool = False
 ) -> Schedule:
-    """The same computation, with what exceeds the candidate's limits on the host while it waits.
+    """The same order, with what exceeds the candidate's limits on the host while it waits.
 
     `ahead` is how many backwards before its own an activation is fetched; of what may leave, that
-    goes first which was made at least `settled` actions ago. Where not even that makes room, the
-    result still holds too much.
+    goes first which was made at least `settled` actions ago. Where that makes no room, weight
+    gradients run earlier if `early`; where not even these do, the result still holds too much.
     """
-    delta, transient, room = candidate.resources
-    tables = (len(room), len(ActionKind), candidate.placement.num_stages)
-    delta, transient = delta.reshape(tables), transient.reshape(tables)
+    delta, transient, room = candidate.resources_by_kind
     orders = [
-        _paged(schedule.order(rank), delta, transient, room[:, rank], ahead=ahead, settled=settled)
+        _paged(
+            schedule.order(rank),
+            delta,
+            transient,
+            room[:, rank],
+            ahead=ahead,
+            settled=settled,
+            early=early,
+        )
         for rank in range(schedule.num_ranks)
     ]
     return Schedule.of_ranks(
@@ -115,6 +125,7 @@ def _paged(
     *,
     ahead: int,
     settled: int,
+    early: bool,
 ) -> list[Action]:
     """One rank's order; `delta` and `transient` have shape [R, 10, S], `room` [R]."""
     users = (ActionKind.R, ActionKind.I, ActionKind.B)
@@ -126,7 +137,12 @@ def _paged(
     fetched_at = {key: used_at[in_turn[max(0, i - ahead)]] for i, key in enumerate(in_turn)}
     made_at: dict[tuple[int, int], int] = {}
     waiting: list[tuple[int, int, int]] = []  # on the device: (-used at, stage, microbatch)
-    before: dict[int, list[Action]] = {}  # copies that are issued before an action
+    weight_grad_at = {
+        (stage, microbatch): at for at, (kind, stage, microbatch) in enumerate(order) if kind is _W
+    }
+    due: list[tuple[int, int, int]] = []  # weight gradients that may run: (at, stage, microbatch)
+    gone: set[int] = set()  # where those stood that run earlier
+    before: dict[int, list[Action]] = {}  # what is issued before an action
     level = np.zeros(len(room))
 
     def make_room(at: int, needed: Floats) -> None:
@@ -147,12 +163,21 @@ def _paged(
             level = level + delta[:, _D, stage]
         for left in fresh:
             heapq.heappush(waiting, left)
+        while due and (level + needed > room * (1 + _ROUNDING)).any():
+            place, stage, microbatch = heapq.heappop(due)
+            if place <= at:
+                continue  # it has run
+            gone.add(place)
+            before.setdefault(at, []).append(Action(_W, stage, microbatch))
+            level = level + delta[:, _W, stage]
 
     for at, action in enumerate(order):
         for copy in tuple(before.get(at, ())):
             if copy.kind is _L:
                 make_room(at, delta[:, _L, copy.stage])
                 level = level + delta[:, _L, copy.stage]
+        if at in gone:
+            continue
         kind, stage, microbatch = action
         own = delta[:, kind, stage]
         make_room(at, np.maximum(own, 0.0) + transient[:, kind, stage])
@@ -160,12 +185,14 @@ def _paged(
         if kind is _F:
             made_at[stage, microbatch] = at
             heapq.heappush(waiting, (-used_at[stage, microbatch], stage, microbatch))
+        elif early and kind is _I:
+            heapq.heappush(due, (weight_grad_at[stage, microbatch], stage, microbatch))
     rows: list[Action] = []
     for at, action in enumerate(order):
         # What leaves makes room for what comes; a copy to the host is issued before its drop.
-        copies = before.get(at, [])
-        rows += sorted(copies, key=lambda copy: copy.kind is _L)
-        rows.append(action)
+        rows += sorted(before.get(at, []), key=lambda other: other.kind is _L)
+        if at not in gone:
+            rows.append(action)
     return rows
 
 
@@ -173,7 +200,7 @@ def _with_host(question: SearchQuestion, attempt: _Attempt, budget: Budget) -> _
     """The best of wider limits, with copies; never worse than the attempt."""
     if _is_shortest(attempt) or budget.stopped:
         return attempt
-    own, found = attempt.candidate, attempt.timeline.schedule
+    given, own, found = attempt, attempt.candidate, attempt.timeline.schedule
     plain = () if found.has_copies else ((attempt.winner, found),)
     seen: set[bytes] = set()
     starts: list[tuple[float, Candidate, Schedule]] = []  # the best of each wider limit
@@ -192,14 +219,50 @@ def _with_host(question: SearchQuestion, attempt: _Attempt, budget: Budget) -> _
                     chosen = value_s, wider, each
         starts.append(chosen)
     without = replace(question, offload=False)
+    found_wide: list[tuple[str, Schedule]] = []
     for _, wider, schedule in sorted(starts, key=lambda start: start[0]):
         began = _Attempt.begin(without, wider, () if schedule.has_copies else [schedule])
         longer = _searched(without, began, _WIDER_SHARE / len(starts), budget)
+        found_wide.append((longer.winner, longer.timeline.schedule))
         for each in (longer.timeline.schedule, _without_delay(longer.timeline.schedule, own)):
             attempt, _ = _offloaded(question, attempt, each, longer.winner)
-        interrupted = attempt.interrupted or longer.interrupted
-        attempt = replace(attempt, work=attempt.work + longer.work, interrupted=interrupted)
-    return _annealed_in_place(question, attempt, budget)
+        attempt = _with_work_of(longer, attempt)
+    attempt = _annealed_in_place(question, attempt, budget)
+    if _is_shortest(attempt) or budget.stopped:
+        return attempt
+    return _with_early(question, attempt, given, found_wide, budget)
+
+
+def _with_early(
+    question: SearchQuestion,
+    attempt: _Attempt,
+    given: _Attempt,
+    found_wide: Sequence[tuple[str, Schedule]],
+    budget: Budget,
+) -> _Attempt:
+    """The attempt, or better: what copies and early weight gradients make of `given` and others.
+
+    Beside orders `found_wide`, these are of a search that limits only what cannot leave.
+    """
+    without, own = replace(question, offload=False), attempt.candidate
+    other, orders = replace(given, work=0), [*found_wide]
+    for away in _all_away(own):
+        known = [schedule for _, schedule in found_wide]
+        began = _Attempt.begin(without, away, known, built_for=_widened(own, math.inf))
+        longer = _searched(without, began, _AWAY_SHARE, budget)
+        orders.append((longer.winner, longer.timeline.schedule))
+        other = _with_work_of(longer, other)
+    for name, schedule in orders:
+        other, _ = _offloaded(question, other, schedule, name, early=True)
+    other = _annealed_in_place(question, other, budget, share=_MOVED_AGAIN)
+    if other.value_s < attempt.value_s:
+        return _with_work_of(attempt, other)
+    return _with_work_of(other, attempt)
+
+
+def _with_work_of(other: _Attempt, attempt: _Attempt) -> _Attempt:
+    interrupted = attempt.interrupted or other.interrupted
+    return replace(attempt, work=attempt.work + other.work, interrupted=interrupted)
 
 
 # Annealing of finished orders with copies: actions move a few places on their rank
@@ -208,9 +271,12 @@ def _with_host(question: SearchQuestion, attempt: _Attempt, budget: Budget) -> _
 # are no words, so the core moves single actions of them (`native/schedule/move_annealing.hpp`).
 
 _MOST_MOVED = 800_000_000  # actions, beside the work of a search: some twelve seconds
+_MOVED_AGAIN = 0.5  # of that, from orders with early weight gradients
 
 
-def _annealed_in_place(question: SearchQuestion, attempt: _Attempt, budget: Budget) -> _Attempt:
+def _annealed_in_place(
+    question: SearchQuestion, attempt: _Attempt, budget: Budget, *, share: float = 1.0
+) -> _Attempt:
     """The attempt, or a better order that moves lead to; only of orders with copies."""
     schedule, candidate = attempt.timeline.schedule, attempt.candidate
     if not schedule.has_copies or len(schedule.pairs) or _is_shortest(attempt):
@@ -224,7 +290,7 @@ def _annealed_in_place(question: SearchQuestion, attempt: _Attempt, budget: Budg
         resource_room=room,
         objective=question.objective.value,
         seed=question.seed,
-        work=min(_work(question, schedule.num_actions), _MOST_MOVED),
+        work=int(share * min(_work(question, schedule.num_actions), _MOST_MOVED)),
         stop_at_s=attempt.bound.value_s,
         poll=_poll(budget, attempt),
     )
@@ -253,12 +319,17 @@ def _without_delay(schedule: Schedule, candidate: Candidate) -> Schedule:
 
 
 def _offloaded(
-    question: SearchQuestion, attempt: _Attempt, schedule: Schedule, name: str
+    question: SearchQuestion,
+    attempt: _Attempt,
+    schedule: Schedule,
+    name: str,
+    *,
+    early: bool = False,
 ) -> tuple[_Attempt, float]:
     """The attempt, or what copies make of another schedule if that is better; and its value."""
     candidate, least_s = attempt.candidate, math.inf
     for ahead, settled in itertools.product(_AHEAD, _SETTLED):
-        paged = with_copies(schedule, candidate, ahead=ahead, settled=settled)
+        paged = with_copies(schedule, candidate, ahead=ahead, settled=settled, early=early)
         timeline = simulate(paged, candidate.costs)
         if not candidate.fits(timeline):
             continue
@@ -271,6 +342,33 @@ def _offloaded(
         elif value_s > _HOPELESS * attempt.value_s:  # of other ways to copy, too
             break
     return attempt, least_s
+
+
+def _all_away(candidate: Candidate) -> Iterator[Candidate]:
+    """Of each limit, as if all that may leave were away from its forward to its first use.
+
+    A forward takes that room only while it runs, and R or the backward takes it again. Every order
+    that fits with copies fits so without them.
+    """
+    recomputed = candidate.recomputed
+    for delta, transient, room in zip(*candidate.resources_by_kind, strict=True):
+        peak = np.maximum(delta, 0.0) + transient
+        own = delta.copy()
+        own[_F] += delta[_D]
+        own[_D] = own[_L] = 0.0
+        for kind in (_I, _B, _R):
+            users = recomputed if kind is _R else ~recomputed
+            own[kind] += np.where(users, delta[_L], 0.0)
+            peak[kind] += np.where(users, delta[_L], 0.0)
+        memory = ScheduleMemory(
+            delta_bytes=own,
+            transient_bytes=peak - np.maximum(own, 0.0),
+            static_bytes=np.zeros(len(room)),
+            limit_bytes=room * (1 + _ROUNDING),  # sums come in another order
+        )
+        yield replace(
+            candidate, costs=replace(candidate.costs, memory=memory), activation_limit=None
+        )
 
 
 def _widened(candidate: Candidate, factor: float) -> Candidate | None:
@@ -387,10 +485,18 @@ class _Attempt:
 
     @classmethod
     def begin(
-        cls, question: SearchQuestion, candidate: Candidate, known: Sequence[Schedule]
+        cls,
+        question: SearchQuestion,
+        candidate: Candidate,
+        known: Sequence[Schedule],
+        *,
+        built_for: Candidate | None = None,
     ) -> _Attempt:
-        """The best named family that fits, or else one microbatch at a time."""
-        starts = [*_named(question, candidate)]
+        """The best named family that fits, or else one microbatch at a time.
+
+        Families are built for the limits of `built_for`, unless told the candidate's.
+        """
+        starts = [*_named(question, built_for or candidate)]
         modes = {"fused": candidate.fused, "recomputed": candidate.recomputed}
         starts += [
             ("known", in_modes(schedule, **modes))
