@@ -10,7 +10,7 @@ import trainwright
 from mixed_clusters import two_kinds
 from trainwright.documents.open import open_model_plan
 from trainwright.errors import InvalidInput
-from trainwright.planning.search.search import THOROUGH
+from trainwright.planning.splits.types import THOROUGH
 from trainwright.plans.status import Status
 
 SMALL = {"cluster": "dgx-h100", "devices": 4, "global_batch": 16, "sequence": 1024, "top": 0}

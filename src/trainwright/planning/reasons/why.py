@@ -30,7 +30,7 @@ from trainwright.planning.search.pools import (
     priced_mixed,
     sketch_on_pools,
 )
-from trainwright.planning.search.search import BRIEF
+from trainwright.planning.splits.types import BRIEF
 from trainwright.plans.plan import DATA_INSIDE, DEFAULT_SCHEDULE, mapping_name
 from trainwright.plans.status import Status
 from trainwright.profile import USUAL_MODES, Recompute

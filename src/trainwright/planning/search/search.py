@@ -58,15 +58,18 @@ from trainwright.planning.splits.loop import (
     is_near,
 )
 from trainwright.planning.splits.types import (
+    BRIEF,
     HAIR,
+    THOROUGH,
     Effort,
+    Patience,
     Priced,
     best_family_split,
     bound_every_split,
     bound_family_splits,
 )
 from trainwright.planning.splits.vee import best_uneven_v_split, bound_v_lifetimes
-from trainwright.planning.splits.vee_cuts import best_of_space, worth_uneven
+from trainwright.planning.splits.vee_cuts import best_of_space, is_small, worth_uneven
 from trainwright.plans.status import OPTIMAL_TOLERANCE
 
 if TYPE_CHECKING:
@@ -107,34 +110,6 @@ _BLIND: Final = 16  # splits searched without a plan before one is searched to i
 _NEAR: Final = 1.2  # times the coarse bound: how far splits are searched the first time
 _SOON_PRICED: Final = 2  # splits whose plans are made ahead of the search
 _WORTH_TRYING: Final = 0.98  # a split whose bound is so far below the best step is priced at once
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
-    """How long a search goes on, in splits searched.
-
-    From `efforts` splits on it may leave `gaps` as shares of the best step, which grow evenly in
-    between; after `most` splits whatever gap is left stays.
-    """
-
-    efforts: tuple[int, ...]
-    gaps: tuple[float, ...]
-    most: int
-
-    def gap(self, searched: int) -> float:
-        """The share of the best step that may be left after so many splits."""
-        return float(np.interp(searched, self.efforts, self.gaps))
-
-    def times(self, effort: float) -> Patience:
-        """So many times as long, for the same gaps."""
-        efforts = tuple(int(each * effort) for each in self.efforts)
-        return replace(self, efforts=efforts, most=int(self.most * effort))
-
-
-THOROUGH: Final = Patience(efforts=(600, 1200, 4800), gaps=(0.0, 0.005, 0.01), most=12000)
-# For a comparison, not for a choice: of Llama-70B on 64 H100, its plans without ZeRO, recomputation
-# and so on come within 1% of those that forty times as long a search finds, in half a second each.
-BRIEF: Final = Patience(efforts=(0,), gaps=(0.01,), most=300)
 
 
 @dataclass(slots=True)
@@ -522,15 +497,12 @@ def try_uneven(search: ModelSearch) -> None:
 def lead_in_v(search: ModelSearch) -> None:
     """Price the split of the least bound under a family that keeps to the room of its devices.
 
-    Candidates are taken from those in V that the search met under families that these cover. Where
-    no rank of the plan pauses, little is left between it and the bound, and a search that is long
-    is over sooner.
+    Where no rank of the plan pauses, little is left between it and the bound, and a search that is
+    long is over sooner.
     """
     waiting: BestFirst[tuple[Candidate, bool]] = BestFirst()
-    families = KEEPS_TO_ROOM.intersection(each.family for each in search.shelf.bounded)
-    for family, (one, key) in product(sorted(families), search.in_v.items()):
-        if one.schedule in COVERS[family]:
-            waiting.add(key, (replace(one, schedule=family), False))
+    for one, key in _keeping_to_room(search):
+        waiting.add(key, (one, False))
     while waiting.least < search.best_s and not search.poll():
         key, (candidate, is_sharp) = waiting.take()
         if is_sharp:
@@ -539,6 +511,14 @@ def lead_in_v(search: ModelSearch) -> None:
         limit_s = search.step_to_beat_s(candidate)
         found = search.answers.find(bound_every_split, candidate, limit_s=limit_s)
         waiting.add(max(key, search.key(found.bound_s, candidate)), (candidate, True))
+
+
+def _keeping_to_room(search: ModelSearch) -> Iterator[tuple[Candidate, float]]:
+    """What the search met in V under families that others cover, as candidates of these."""
+    families = KEEPS_TO_ROOM.intersection(each.family for each in search.shelf.bounded)
+    for family, (one, key) in product(sorted(families), search.in_v.items()):
+        if one.schedule in COVERS[family]:
+            yield replace(one, schedule=family), key
 
 
 def _best_in_v(search: ModelSearch) -> Candidate | None:
@@ -552,8 +532,11 @@ def _uneven_splits(
     search: ModelSearch, first: Candidate | None
 ) -> Iterator[tuple[float, Candidate, Split]]:
     """Splits that could be faster than the best plan, with their bounds."""
-    num_layers = search.shelf.question.model.num_layers
-    for bound, candidate in worth_uneven(search.in_v, num_layers, first=first):
+    num_layers, in_v = search.shelf.question.model.num_layers, dict(search.in_v)
+    for candidate, bound in _keeping_to_room(search):
+        if is_small(asked_of(search.shelf, candidate)):
+            in_v.setdefault(candidate, bound)
+    for bound, candidate in worth_uneven(in_v, num_layers, first=first):
         if search.poll():
             break
         if bound >= search.best_s:
