@@ -346,6 +346,14 @@ def test_a_plan_with_weights_on_the_host_is_the_run_that_an_estimate_prices(tmp_
     assert "fsdp_offload_params: true" in launched
 
 
+def test_nothing_is_proved_where_fewer_devices_may_leave_more_on_the_host() -> None:
+    """Of six sequences on eight devices; a device of six holds a third more than one of eight."""
+    asked = {"cluster": "dgx-h100", "nodes": 1, "global_batch": 6, "sequence": 16_384}
+    offload = {"optimizer": 1.0, "gradients": 1.0, "weights": 1.0}
+    made = tw.plan("qwen3-8b", **asked, offload=offload, framework="trl", top=0).document
+    assert (made.status, made.lower_bound_s, made.gap) == ("gap", 0, 1)
+
+
 def test_frameworks_that_keep_weights_on_devices_are_refused() -> None:
     asked = {"cluster": "dgx-h100", "nodes": 1, "global_batch": 8, "sequence": 1024}
     with pytest.raises(InvalidInput, match=r"weights: torchtitan.* keeps them on devices"):

@@ -383,9 +383,10 @@ _SHARDS_WEIGHTS: Final = 3  # the ZeRO stage
 
 
 def _hosted_weight_bytes(question: ModelQuestion) -> float:
-    """At least what the host holds of a device's weights, which the search counts on the device.
+    """About what the host holds of a device's weights, which the search counts on the device.
 
-    Of all weights over all devices, and a quarter more for what tensor ranks repeat and pad.
+    Of all weights over all devices, and a quarter more for what tensor ranks repeat and pad. It is
+    no bound on plans that use fewer devices, so with several nothing is proved.
     """
     offload = question.settings.recipe.offload
     if offload is None or not offload.weights or isinstance(question.model, MeasuredModel):
@@ -402,11 +403,13 @@ def _plan_with_gradients(question: ModelQuestion, budget: Budget, wanted: _Wante
     counts = account is not None and account.may_hold_less and question.keeps_beside
     hosted_bytes = _hosted_weight_bytes(question)
     counts |= hosted_bytes > 0
+    is_guessed = hosted_bytes > 0 and question.num_devices > 1
     count, in_kind = wanted.num_alternatives, wanted.in_kind
     # Where tensors are counted afterwards, few may be left of all that are near the best.
     more = wanted._replace(
         num_alternatives=(_OF_A_KIND if counts and in_kind else 1) * count,
         in_kind=in_kind and not counts,
+        is_bounded=wanted.is_bounded and not is_guessed,
     )
 
     def searched(asked: ModelQuestion) -> ModelOutcome:
@@ -454,7 +457,7 @@ def _plan_with_gradients(question: ModelQuestion, budget: Budget, wanted: _Wante
     if not fitting and missing_bytes:
         fitting = with_less_room(alone, first)
     proved = first.exhausted and bool(fitting or not first.priced)
-    proved &= not (hosted_bytes and fitting) or fitting[0] is first.priced[0]
+    proved &= not is_guessed
     told = of_kinds(fitting, len(fitting)) if in_kind else tuple(fitting)
     return replace(first, priced=told[: 1 + count], exhausted=proved)
 
