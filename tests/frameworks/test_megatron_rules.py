@@ -121,6 +121,24 @@ BROKEN: dict[int, tuple[dict[str, Any], str]] = {
 }
 
 
+@pytest.mark.parametrize(
+    ("beside", "said"),
+    [
+        ({"offload_share": 0.5}, "core 0.16 moves all that modules keep, got a share of 0.5"),
+        ({"recompute": "full", "recompute_method": "uniform", "recompute_layers": 1}, "got full"),
+        ({"cuda_graphs": True}, "excludes CUDA graphs before core 0.19"),
+        ({"recurrent": True}, "got a model with recurrent layers"),
+        ({"pp": 1, "activation_offload": True}, "excludes the offloading of whole layers"),
+    ],
+)
+def test_modules_on_the_host_stand_beside_little(beside: dict, said: str) -> None:
+    alone = replace(GOOD, offload_modules=("core_attn",))
+    assert broken_megatron_rules(alone) == ()
+    (fault,) = broken_megatron_rules(replace(alone, **beside))
+    assert said in str(fault)
+    assert "(rule 22)" in str(fault)
+
+
 def test_a_legal_setup_breaks_nothing() -> None:
     assert broken_megatron_rules(GOOD) == ()
 

@@ -275,6 +275,7 @@ USUAL = {
         Offload(activations=1.0), Offload(optimizer=1.0), Offload(optimizer=0.5),
         Offload(gradients=1.0), Offload(weights=1.0),
     ],
+    "offload_modules": [("core_attn",), ("core_attn", "attn_proj")],
 }  # fmt: skip
 RUN = {
     "microbatch_size": [1],
@@ -329,6 +330,7 @@ BESIDE = {
 RECIPE_BESIDE = {
     "ulysses": {"context_exchange": ContextExchange.ALL_TO_ALL_RING},
     "cuda_graph_modules": {"cuda_graph": CudaGraph.TRANSFORMER_ENGINE},
+    "offload_modules": {"offload": Offload(activations=1.0)},
 }
 OVERLAP_BESIDE = {
     "tensor": {"tensor": 2, "data": 4, "sequence_parallel": True},

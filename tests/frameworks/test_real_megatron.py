@@ -17,6 +17,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from export_jobs import bundle, golden_jobs, jobs
+from export_jobs import config_of as config_of_model
+from export_jobs import job as job_of
 from trainwright.errors import Inexpressible, InvalidInput
 from trainwright.frameworks.megatron import (
     DECIDED,
@@ -27,6 +29,12 @@ from trainwright.frameworks.megatron import (
 )
 from trainwright.frameworks.megatron_rules import MODULES, MegatronSetup, broken_megatron_rules
 from trainwright.frameworks.nearest import check_bundle
+from trainwright.model import Offload, Recipe
+from trainwright.model.recipe import (
+    OFFLOAD_MODULES,
+    model_module_faults,
+    offload_module_faults,
+)
 from trainwright.plans.capability import Demands
 from trainwright.plans.job import Job
 from trainwright.plans.plan import PIPELINE_INSIDE
@@ -170,6 +178,8 @@ def config_of(setup: MegatronSetup) -> dict[str, Any]:
         "recompute_modules": list(setup.recompute_modules) or None,
         "cpu_offloading": setup.activation_offload,
         "cpu_offloading_num_layers": 1 if setup.activation_offload else 0,
+        "fine_grained_activation_offloading": bool(setup.offload_modules),
+        "offload_modules": list(setup.offload_modules),
         "bf16": True,
         "add_bias_linear": False,
     }
@@ -214,6 +224,24 @@ REFUSED_BY_BOTH = {
     22: {"activation_offload": True},
     23: {"pipeline_dtype": False},
 }
+
+
+@pytest.mark.parametrize("modules", [("attn_proj",), ("everything",), ("core_attn",)])
+def test_modules_on_the_host_are_judged_alike(modules: tuple[str, ...]) -> None:
+    setup = replace(GOOD, offload_modules=modules)
+    assert megatron_refuses(setup) == any(offload_module_faults(modules))
+    assert megatron_refuses(replace(setup, pp=1, activation_offload=True))
+
+
+@pytest.mark.parametrize("name", ["llama3-8b", "deepseek-v3"])
+def test_every_module_that_is_written_is_known(name: str) -> None:
+    """Of a model with experts and latent attention every one, of others those that they have."""
+    model = config_of_model(name)
+    modules = tuple(m for m in OFFLOAD_MODULES if not any(model_module_faults(model, (m,))))
+    assert (modules == tuple(OFFLOAD_MODULES)) == (name == "deepseek-v3")
+    recipe = Recipe(offload=Offload(activations=1.0), offload_modules=modules)
+    made = job_of(name, data=8, zero_stage=1, global_batch=16, recipe=recipe)
+    assert "accepts" in check_bundle(bundle(made, "megatron"), made)
 
 
 @pytest.mark.parametrize("number", REFUSED_BY_BOTH)

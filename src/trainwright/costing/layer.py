@@ -27,7 +27,7 @@ from trainwright.model import (
     SavedTensor,
 )
 from trainwright.model.operator import EXPERT_ACTIVATION, MLP_ACTIVATION, PARTS
-from trainwright.model.recipe import recorded_share
+from trainwright.model.recipe import moved_tensors, recorded_share
 from trainwright.plans.configuration import DEFAULT_OVERLAP, Overlap
 from trainwright.profile import Collective, Recompute, TimeKind
 
@@ -95,15 +95,16 @@ class ActivationBytes:
         """From forward to backward."""
         return self.until_input_grad + self.until_weight_grad
 
-    def on_host(self, share: float) -> ActivationBytes:
-        """With a share of what is kept on the host.
+    def on_host(self, share: float, movable: ActivationBytes | None = None) -> ActivationBytes:
+        """With a share on the host of what is kept, or of its `movable` part.
 
         It comes back for the layer at hand, and for the next one while that one runs.
         """
+        part = self if movable is None else movable
         return ActivationBytes(
-            until_input_grad=(1 - share) * self.until_input_grad,
-            until_weight_grad=(1 - share) * self.until_weight_grad,
-            transient=self.transient + 2 * share * self.kept,
+            until_input_grad=self.until_input_grad - share * part.until_input_grad,
+            until_weight_grad=self.until_weight_grad - share * part.until_weight_grad,
+            transient=self.transient + 2 * share * part.kept,
         )
 
 
@@ -178,6 +179,22 @@ def _kept_bytes(
         until_weight_grad=kept[Phase.WEIGHT_GRAD],
         transient=transient_bytes + recomputed,
     )
+
+
+def _movable(
+    layer: LayerClass,
+    run: RunShape,
+    saved: Sequence[tuple[SavedTensor, float]],
+    rule: RecomputeRule,
+) -> tuple[ActivationBytes, float]:
+    """Of what is kept, what the host can take, and the bytes that are copied there for it."""
+    if not run.offloaded_modules:
+        every = _kept_bytes(saved, 0.0, rule)
+        return every, every.kept
+    names, beside = moved_tensors(layer, run.offloaded_modules)
+    kept = [(tensor, size) for tensor, size in saved if rule.keeps(tensor)]
+    part = _kept_bytes([each for each in kept if each[0].name in names], 0.0, rule)
+    return part, part.kept + sum(size for tensor, size in kept if tensor.name in beside)
 
 
 # The price of one layer on one device: times by phase, bytes, collectives, per recompute mode
@@ -326,14 +343,15 @@ def price_layer(
             kind_s[TimeKind.COMPUTE] += beside_s
             activations = activations.on_host(hidden)
         elif host_share:
-            moved_bytes = host_share * activations.kept
+            movable, copied_bytes = _movable(layer, run, saved, rule)
+            moved_bytes = host_share * copied_bytes
             backward = (Phase.RECOMPUTE, Phase.INPUT_GRAD, Phase.WEIGHT_GRAD)
             under_s = sum(sum(operator_s[phase].values()) for phase in backward)
             for compute_s in (sum(operator_s[Phase.FORWARD].values()), under_s):
                 waits_s = platform.to_host_s(moved_bytes, compute_s)
                 phase_s[Phase.INPUT_GRAD] += waits_s
                 kind_s[TimeKind.COMPUTE] += waits_s
-            activations = activations.on_host(host_share)
+            activations = activations.on_host(host_share, movable)
         yield LayerPrice(
             tensor_parallel=run.tensor_parallel,
             recompute=mode,

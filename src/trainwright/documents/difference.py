@@ -231,6 +231,7 @@ _SHOWN: Final = {
     "moment_dtypes": "optimizer moments",
     "cuda_graph": "CUDA graph",
     "cuda_graph_modules": "modules under CUDA graphs",
+    "offload_modules": "modules on the host",
     "cost_model": "cost model",
     "gap": "optimality gap",
     "step_time_s": "step time",

@@ -761,6 +761,8 @@ def to_fit_in_words(recipe: Recipe) -> dict[str, str]:
         "activations": recipe.activation_input_dtype
         and f"inputs of feed-forward activations kept in {recipe.activation_input_dtype}",
         "on the host": recipe.offload and recipe.offload.in_words,
+        "of activations": recipe.offload_modules
+        and f"those of {', '.join(recipe.offload_modules)} alone",
         "CUDA graphs": _graphs_in_words(recipe),
     }
     return {subject: words for subject, words in found.items() if words}

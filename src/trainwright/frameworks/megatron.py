@@ -18,9 +18,18 @@ from trainwright.errors import InvalidInput
 from trainwright.formats.catalog import constants_of
 from trainwright.frameworks.launch import commented, header
 from trainwright.frameworks.megatron_rules import main_weights_of
-from trainwright.model import ContextExchange, CudaGraph, DeltaRule, LayerKind, StateSpace
+from trainwright.model import (
+    ContextExchange,
+    CudaGraph,
+    DeltaRule,
+    LayerKind,
+    StateSpace,
+    layer_graph,
+)
 from trainwright.model.config import Activation, Norm
+from trainwright.model.recipe import moved_tensors
 from trainwright.plans.capability import RecomputeForm, capability_of
+from trainwright.plans.configuration import run_shape
 from trainwright.plans.job import USUAL_MULTIPLE, ExportBundle, StagePart
 from trainwright.plans.plan import DATA_INSIDE, PIPELINE_INSIDE, mapping_name
 
@@ -228,6 +237,7 @@ def megatron_fields(job: Job) -> MegatronFields:
             **_degrees(job),
             **_recompute(job),
             **_kernels(job),
+            **_moved(job),
             **(_hybrid_fields(job) if job.model.is_recurrent else {}),
         },
         latent=_latent_fields(job),
@@ -420,6 +430,30 @@ def _kernels(job: Job) -> Values:
     if job.demands.activation_input_dtype == "fp8":
         found["activation_func_fp8_input_store"] = True
     return found | _graphs(job)
+
+
+def _moved(job: Job) -> Values:
+    """Modules whose activations lie on the host; all that is priced there is large enough to go."""
+    modules = job.demands.offload_modules
+    if not modules:
+        return {}
+    run = run_shape(job.configuration(), precision=job.precision)
+    sizes = [
+        tensor.bytes_per_device(run) / tensor.element_bytes
+        for layer in layer_graph(job.recipe.applied(job.model), run).classes
+        for tensor in layer.saved
+        if tensor.name in moved_tensors(layer, modules)[0]
+    ]
+    found: Values = {
+        "fine_grained_activation_offloading": True,
+        "offload_modules": list(modules),
+    }
+    if (least := int(min(sizes))) < _LEAST_MOVED:
+        found["min_offloaded_tensor_size"] = least
+    return found
+
+
+_LEAST_MOVED: Final = 2**20  # elements of a tensor, unless told
 
 
 def _graphs(job: Job) -> Values:
@@ -724,11 +758,13 @@ def _flag(name: str) -> str:
 
 def environment_of(job: Job) -> dict[str, str]:
     """Variables that Megatron checks; an empty value must be unset."""
+    # Transformer Engine's newer copies to the host would take weights along.
+    found = {"NVTE_CPU_OFFLOAD_V1": "1"} if job.demands.offload_modules else {}
     if job.demands.zero_stage >= 2:
-        return {"CUDA_DEVICE_MAX_CONNECTIONS": ""}
-    if job.degrees.tensor > 1 or job.degrees.context > 1:
-        return {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
-    return {}
+        found["CUDA_DEVICE_MAX_CONNECTIONS"] = ""
+    elif job.degrees.tensor > 1 or job.degrees.context > 1:
+        found["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
+    return found
 
 
 def _warnings(job: Job) -> Iterator[str]:
@@ -779,6 +815,9 @@ DECIDED: Final = (
     "recompute_modules",
     "cross_entropy_loss_fusion",
     "activation_func_fp8_input_store",
+    "fine_grained_activation_offloading",
+    "offload_modules",
+    "min_offloaded_tensor_size",
     "cp_comm_type",
     "hierarchical_context_parallel_sizes",
     "cuda_graph_impl",
@@ -789,7 +828,8 @@ _LEFT_WHERE_ABSENT: Final = frozenset(
     {
         *("moe_token_dispatcher_type", "moe_flex_dispatcher_backend", "moe_router_dtype"),
         *("moe_expert_capacity_factor", "moe_pad_expert_input_to_capacity"),
-        *("activation_func_fp8_input_store", "cp_comm_type"),
+        *("activation_func_fp8_input_store", "cp_comm_type", "offload_modules"),
+        *("fine_grained_activation_offloading", "min_offloaded_tensor_size"),
         *("hierarchical_context_parallel_sizes", "cuda_graph_impl", "cuda_graph_scope"),
     }
 )

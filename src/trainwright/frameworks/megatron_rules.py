@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from trainwright.errors import Fault
+from trainwright.model import NO_OFFLOAD, CudaGraph
 from trainwright.plans.capability import RecomputeForm
 from trainwright.plans.plan import PIPELINE_INSIDE
 from trainwright.plans.schedule import Placing
@@ -86,7 +87,10 @@ class MegatronSetup:
     recompute_layers: int | None = None
     recompute_modules: tuple[str, ...] = ()
     activation_offload: bool = False
-    fine_grained_offload: bool = False
+    offload_modules: tuple[str, ...] = ()
+    offload_share: float = 1.0
+    cuda_graphs: bool = False
+    recurrent: bool = False
     pipeline_dtype: bool = True
     torch_fsdp2: bool = False
     megatron_fsdp: bool = False
@@ -164,6 +168,10 @@ def setup_of(job: Job, *, letters: tuple[str, ...] | None) -> MegatronSetup:
         grouped_gemm=model.experts is not None,
         latent_attention=model.latent is not None,
         mtp_layers=model.num_mtp_layers,
+        offload_modules=job.demands.offload_modules,
+        offload_share=(job.recipe.offload or NO_OFFLOAD).activations,
+        cuda_graphs=job.recipe.cuda_graph is not CudaGraph.NONE,
+        recurrent=model.is_recurrent,
         recompute="selective" if selective else ("full" if full else None),
         recompute_method=method if full else None,
         recompute_layers=count if full else None,
@@ -434,14 +442,31 @@ def _module_needs(s: MegatronSetup) -> Iterator[str]:
 
 
 def _offload(s: MegatronSetup) -> Iterator[str]:
+    yield from _offloaded_modules(s)
     if not s.activation_offload:
         return
     if s.pp > 1:
         yield f"offloading activations excludes a pipeline, got pp={s.pp}"
     if s.recompute is not None:
         yield f"offloading activations excludes recompute, got {s.recompute}"
-    if s.fine_grained_offload:
-        yield "fine-grained offloading excludes the offloading of whole layers"
+    if s.offload_modules:
+        yield "offloading modules excludes the offloading of whole layers"
+
+
+def _offloaded_modules(s: MegatronSetup) -> Iterator[str]:
+    if not s.offload_modules:
+        return
+    if s.offload_share != 1:
+        yield (
+            f"core 0.16 moves all that modules keep, got a share of {s.offload_share:g}: name fewer"
+            " modules, or take 0.19 and add --activation-offload-fraction, of groups and not bytes"
+        )
+    if s.recompute == "full":
+        yield "offloading modules is known beside selective recompute alone, got full"
+    if s.cuda_graphs:
+        yield "offloading modules excludes CUDA graphs before core 0.19"
+    if s.recurrent:
+        yield "offloading modules is GPT's alone in core 0.16, got a model with recurrent layers"
 
 
 def _dtype(s: MegatronSetup) -> Iterator[str]:

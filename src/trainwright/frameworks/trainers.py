@@ -750,7 +750,7 @@ def primus_settings(job: Job) -> dict[str, Any]:
     wanted = (
         *("parallel", "recompute", "virtual", "microbatch_group", "cross_entropy"),
         *("dispatcher", "router_dtype", "capacity", "cp_comm", "activation_func_fp8"),
-        "cuda_graph",
+        *("cuda_graph", "offload"),
     )
     found = {
         FLAG_OF.get(name, name).removeprefix("--").replace("-", "_"): value

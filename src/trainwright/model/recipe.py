@@ -110,6 +110,77 @@ def is_recorded(operator: Operator, kind: CudaGraph, modules: tuple[str, ...]) -
     return any(operator.name.startswith(GRAPH_MODULES[module]) for module in modules)
 
 
+# Modules of blocks whose activations lie on the host, of all that blocks keep
+# ----------------------------------------------------------------------------
+# Megatron-Core moves what autograd keeps while a module runs (`--fine-grained-activation-offloading
+# --offload-modules`, from 0.16 on; fine_grained_activation_offload.py and the callers of its
+# `off_interface`): in every layer, tensor by tensor, with those that another module keeps as well.
+
+
+# Which kept tensors lie on the host where a module is named. The norm before attention is part of
+# the product behind it unless that makes latents; a norm before a dense feed-forward part is part
+# of its first product, which is no module.
+OFFLOAD_MODULES: Final = MappingProxyType(
+    {
+        "attn_norm": ("attention_norm.input",),
+        "qkv_linear": (
+            *("attention_norm.output", "query_key_value.input", "query_key_norm.input"),
+            *("query_latent_norm.input", "query_up.input"),
+            *("key_value_latent_norm.input", "key_value_up.input"),
+        ),
+        "core_attn": (
+            *("query", "key", "value"),
+            *("softmax.output", "softmax.dropout_mask", "softmax.dropout_output"),
+        ),
+        "attn_proj": ("attention_output.input",),
+        "mlp_norm": ("mlp_norm.input",),
+        "expert_fc1": ("expert_in.input",),
+        "moe_act": ("expert_activation.input",),
+    }
+)
+# Kernels of attention keep their output, which the product behind them holds on its own.
+_COPIED_BESIDE: Final = MappingProxyType({"core_attn": ("attention_output.input",)})
+_OF_EXPERTS: Final = frozenset({"mlp_norm", "expert_fc1", "moe_act"})
+
+
+def offload_module_faults(modules: tuple[str, ...]) -> Iterator[Fault]:
+    """Modules that are unknown or lack another, as Megatron-Core 0.16 checks them."""
+    for name in modules:
+        if name not in OFFLOAD_MODULES:
+            wanted = f"must name {', '.join(OFFLOAD_MODULES)}"
+            yield Fault("offload_modules", f'{wanted}, got "{name}"')
+    if "attn_proj" in modules and "core_attn" not in modules:
+        problem = "must name core_attn beside attn_proj, whose input its backward needs, too"
+        yield Fault("offload_modules", problem)
+
+
+def model_module_faults(model: TransformerConfig, modules: tuple[str, ...]) -> Iterator[Fault]:
+    """Modules that the model has not, so that nothing of theirs would move."""
+    absent = [] if model.experts is not None else [m for m in modules if m in _OF_EXPERTS]
+    if absent:
+        problem = f"must not name {', '.join(absent)} of a model without experts"
+        yield Fault("offload_modules", problem)
+    if "attn_norm" in modules and model.latent is None:
+        yield Fault(
+            "offload_modules",
+            "must not name attn_norm, which is part of qkv_linear but for latent attention",
+        )
+
+
+def moved_tensors(
+    layer: LayerClass, modules: tuple[str, ...]
+) -> tuple[frozenset[str], frozenset[str]]:
+    """Tensors that modules of a layer leave on the host, and those they copy there beside these."""
+    kept = {tensor.name for tensor in layer.saved}
+    found = {name for module in modules for name in OFFLOAD_MODULES[module]}
+    if "qkv_linear" in modules and "attention_norm.output" not in kept:
+        found.add("attention_norm.input")
+    if not any(operator.name == "router" for operator in layer.operators):
+        found -= {"mlp_norm.input"}
+    beside = (name for module in modules for name in _COPIED_BESIDE.get(module, ()))
+    return frozenset(found & kept), frozenset(kept.intersection(beside))
+
+
 def recorded_share(layer: LayerClass, kind: CudaGraph, modules: tuple[str, ...]) -> float:
     """The share of a block's operators that the host need not start one by one."""
     inside = sum(is_recorded(op, kind, modules) for op in layer.operators)
@@ -240,7 +311,8 @@ class Recipe:
     backward; as it came where absent. Without a `fused_update` PyTorch's Adam makes the roots of
     all second moments at once; with `update_in_backward` each weight is updated as its gradient
     comes, which goes then. `dropout` replaces the model's rates; `offload` lies on the host,
-    nothing where absent. The rest is described at `RunShape`.
+    nothing where absent, and of activations those of `offload_modules` alone where any is named.
+    The rest is described at `RunShape`.
     """
 
     precision: str | None = None
@@ -264,6 +336,7 @@ class Recipe:
     loss_chunk: int | None = None
     mlp_tile: int | None = None
     offload: Offload | None = None
+    offload_modules: tuple[str, ...] = field(default=(), metadata={RARE: True})
     cuda_graph: CudaGraph = field(default=CudaGraph.NONE, metadata={RARE: True})
     cuda_graph_modules: tuple[str, ...] = field(default=(), metadata={RARE: True})
 
@@ -305,6 +378,7 @@ class Recipe:
             wanted = f"must be > 0 and at most {_LARGEST_LOAD}"
             yield Fault("capacity_factor", f"{wanted}, got {self.capacity_factor!r}")
         yield from graph_faults(self.cuda_graph, self.cuda_graph_modules)
+        yield from offload_module_faults(self.offload_modules)
         for name in ("loss_chunk", "mlp_tile"):
             if (tokens := getattr(self, name)) is not None and tokens < 1:
                 yield Fault(name, f"must be >= 1 token, got {tokens}")
@@ -339,6 +413,7 @@ class Recipe:
             "loss_chunk": self.loss_chunk,
             "mlp_tile": self.mlp_tile,
             "offloaded_activations": held.activations,
+            "offloaded_modules": self.offload_modules,
             "cuda_graph": self.cuda_graph,
             "cuda_graph_modules": self.cuda_graph_modules,
         }

@@ -210,7 +210,8 @@ class RunShape:
     activations where absent. With a `loss_chunk` the head and the loss run over so many tokens at
     a time, and once more in the backward pass, so that logits are never whole; with an `mlp_tile`
     dense feed-forward parts do the same. The share `offloaded_activations` of what blocks keep lies
-    on the host. `cuda_graph` records blocks, or `cuda_graph_modules` of them alone.
+    on the host, or of what their `offloaded_modules` keep (`model.recipe`). `cuda_graph` records
+    blocks, or `cuda_graph_modules` of them alone.
     """
 
     microbatch_size: int
@@ -235,6 +236,7 @@ class RunShape:
     loss_chunk: int | None = None
     mlp_tile: int | None = None
     offloaded_activations: float = 0.0
+    offloaded_modules: tuple[str, ...] = ()
     cuda_graph: CudaGraph = CudaGraph.NONE
     cuda_graph_modules: tuple[str, ...] = ()
 

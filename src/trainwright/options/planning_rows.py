@@ -644,6 +644,14 @@ ROWS += section(
         at="recipe.offload",
     ),
     row(
+        "offload-modules",
+        LIST,
+        "Whose activations those on the host are: attn_norm, qkv_linear, core_attn, attn_proj, "
+        "mlp_norm, expert_fc1, moe_act; of all if absent.",
+        metavar="NAMES",
+        at="recipe.offload_modules",
+    ),
+    row(
         "cuda-graph",
         NAME,
         "Who records what is replayed: local, transformer_engine (both by block), full_iteration, "

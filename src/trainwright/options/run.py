@@ -87,7 +87,10 @@ def recipe_of(options: Options) -> Recipe:
         del given["loss_chunk"]
     if "offload" in given:
         given["offload"] = _offload(given["offload"])
-    return Recipe(**given)
+    found = Recipe(**given)
+    if found.offload_modules and not (found.offload or NO_OFFLOAD).activations:
+        raise InvalidInput.of("offload_modules", "needs --offload activations=SHARE beside it")
+    return found
 
 
 def as_program_trains(options: Options, device: Accelerator) -> Options:

@@ -90,6 +90,7 @@ class Demands:
     optimizer: str = "adam"
     offload: bool = False
     offload_activations: bool = False
+    offload_modules: tuple[str, ...] = ()
     loss_chunk: int | None = None
     mlp_tile: int | None = None
     activation_input_dtype: str | None = None
@@ -392,6 +393,8 @@ def _demanded(demands: Demands) -> Iterator[tuple[Feature, str, str]]:
         yield Feature.OFFLOAD, "offload", "optimizer"
     if demands.offload_activations:
         yield Feature.OFFLOAD_ACTIVATIONS, "offload", "activations"
+    if demands.offload_modules:
+        yield Feature.OFFLOAD_MODULES, "offload_modules", ", ".join(demands.offload_modules)
     for feature, field in (
         (Feature.LOSS_CHUNK, "loss_chunk"),
         (Feature.MLP_TILE, "mlp_tile"),

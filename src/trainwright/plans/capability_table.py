@@ -56,6 +56,7 @@ class Feature(StrEnum):
     OFFLOAD = "optimizer state on the host"
     OFFLOAD_ACTIVATIONS = "activations on the host"
     OFFLOAD_BLOCKS = "activations of some blocks on the host"
+    OFFLOAD_MODULES = "activations of some modules on the host"
     LOSS_CHUNK = "logits of some tokens at a time"
     MLP_TILE = "feed-forward parts of some tokens at a time"
     NARROW_ACTIVATIONS = "inputs of activations kept in another format"
@@ -100,6 +101,7 @@ _AS_ACTIVATIONS = "no sends tokens to experts in the format of activations"
 _BLOCK = "yes recompute_method block"
 _ONE_SET = "no recomputes one set of layers in every stage"
 _ALL_HERE = "no keeps activations on the device in what is exported"
+_BY_MODULE = "no moves what modules of every block keep; plan with --offload-modules"
 
 # megatron, megatron-bridge, primus, torchtitan@0.2, torchtitan@0.3, pytorch, deepspeed, accelerate,
 # nanotron
@@ -305,8 +307,9 @@ _ROWS: Final[dict[Feature, tuple[str, ...]]] = {
         "yes fsdp_offload_params",
         "no keeps optimizer state on the device",
     ),
-    Feature.OFFLOAD_ACTIVATIONS: (_ALL_HERE,) * 9,
-    Feature.OFFLOAD_BLOCKS: (*(_ALL_HERE,) * 5, _STAGES, *(_ALL_HERE,) * 3),
+    Feature.OFFLOAD_ACTIVATIONS: (*(_BY_MODULE,) * 3, *(_ALL_HERE,) * 6),
+    Feature.OFFLOAD_BLOCKS: (*(_BY_MODULE,) * 3, *(_ALL_HERE,) * 2, _STAGES, *(_ALL_HERE,) * 3),
+    Feature.OFFLOAD_MODULES: (*("yes offload_modules",) * 3, *(_ALL_HERE,) * 6),
     Feature.LOSS_CHUNK: (
         *("no computes all logits of a microbatch in what is exported",) * 5,
         _MODEL,

@@ -21,7 +21,7 @@ from trainwright.model import (
     Recipe,
     RunShape,
 )
-from trainwright.model.recipe import model_graph_faults
+from trainwright.model.recipe import model_graph_faults, model_module_faults
 from trainwright.plans.plan import (
     DEFAULT_SCHEDULE,
     Embedded,
@@ -346,6 +346,14 @@ def _offload(configuration: Configuration, model: Trained, pool: Pool) -> Iterat
     if by_block and offload is not None and offload.activations:
         problem = "must not be offload where all blocks leave a share on the host"
         yield Fault("recompute", f"{problem}, got {offload.in_words}")
+    modules = configuration.recipe.offload_modules
+    if modules and not isinstance(model, MeasuredModel):
+        yield from model_module_faults(model, modules)
+        if configuration.recompute is Recompute.FULL:
+            yield Fault("recompute", f"must not be full where {KEEP_THEIRS}")
+
+
+KEEP_THEIRS: Final = "modules leave theirs on the host: a block that runs again keeps its input"
 
 
 def _updates(configuration: Configuration, model: Trained, pool: Pool) -> Iterator[Fault]:

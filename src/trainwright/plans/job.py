@@ -389,7 +389,8 @@ def training_demands(model: TransformerConfig, recipe: Recipe, precision: str) -
         precision=precision,
         optimizer=str(recipe.optimizer),
         offload=on_host.optimizer + on_host.gradients + on_host.weights > 0,
-        offload_activations=on_host.activations > 0,
+        offload_activations=on_host.activations > 0 and not recipe.offload_modules,
+        offload_modules=recipe.offload_modules if on_host.activations > 0 else (),
         context_exchange=str(recipe.context_exchange),
         loss_chunk=recipe.loss_chunk,
         mlp_tile=recipe.mlp_tile,
@@ -520,6 +521,8 @@ def _matters(name: str, job: Job) -> bool:
             return has_experts
         case "dispatch_dtype" | "token_dispatcher":
             return has_experts and degrees.expert > 1
+        case "offload_modules":
+            return bool(job.demands.offload_modules)
         case "activation_input_dtype":
             return _keeps_narrow(job.recipe)
         case "fused_update":
@@ -536,7 +539,7 @@ def _exchanges(job: Job) -> Iterator[tuple[str, bool]]:
     yield "tensor", degrees.tensor > 1
     yield "experts", degrees.expert > 1
     yield "pipeline", degrees.pipeline > 1
-    yield "host", job.demands.offload_activations
+    yield "host", job.demands.offload_activations or bool(job.demands.offload_modules)
 
 
 # What the files of a target leave out of a model, however it is cut

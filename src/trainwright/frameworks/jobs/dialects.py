@@ -182,6 +182,7 @@ def _room_of(run: Configuration) -> dict[str, Any]:
         "loss": recipe.loss_chunk,
         "feed-forward": recipe.mlp_tile,
         "host activations": held.activations,
+        "host modules": recipe.offload_modules,
         "host optimizer": held.optimizer,
         "host gradients": held.gradients,
         "host weights": held.weights,
@@ -196,8 +197,9 @@ def _room_of(run: Configuration) -> dict[str, Any]:
 
 
 _ROOM: Final = frozenset(
-    {"loss", "feed-forward", "host activations", "host optimizer", "host gradients"}
+    {"loss", "feed-forward", "host activations", "host modules", "host optimizer"}
     | {
+        "host gradients",
         "host weights",
         "exchange",
         "graphs",

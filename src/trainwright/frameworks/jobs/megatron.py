@@ -49,7 +49,8 @@ from trainwright.frameworks.megatron import (
     stated_graphs,
 )
 from trainwright.frameworks.shell import Value
-from trainwright.model import ContextExchange
+from trainwright.model import ContextExchange, TransformerConfig
+from trainwright.model.recipe import OFFLOAD_MODULES, model_module_faults
 from trainwright.plans.capability import capability_of
 from trainwright.plans.plan import usual_schedule
 from trainwright.scheduling.families import FAMILIES
@@ -103,7 +104,8 @@ _HARMLESS: Final = re.compile(
 _UNMODELLED: Final = (
     "tp_comm_overlap", "fp8_param_gather", "fp4_param_gather",
     "moe_shared_expert_overlap", "overlap_moe_expert_parallel_comm", "delay_wgrad_compute",
-    "fine_grained_activation_offloading", "offload_modules", "moe_pad_expert_input_to_capacity",
+    "min_offloaded_tensor_size", "delta_offload_bytes_across_pp_ranks",
+    "moe_pad_expert_input_to_capacity",
     "moe_router_padding_for_fp8", "moe_router_padding_for_quantization",
     "linear_attention_type", "retro_add_retriever", "language_model_type",
     "experimental_attention_variant", "heterogeneous_layers_config_path", "window_size",
@@ -509,6 +511,10 @@ def read_arguments(
     if model is not None:
         num_layers = model.num_layers
     offload += _activations_moved(found, num_layers, notes)
+    modules = _modules_moved(found, model, notes)
+    if modules:
+        fraction = found.number("activation_offload_fraction")
+        offload += (f"{1.0 if fraction is None else fraction:g} of activations to cpu",)
     pipeline = _pipeline(found, num_layers)
     degrees = _degrees(found)
     batch = found.count("global_batch_size")
@@ -534,6 +540,7 @@ def read_arguments(
         mapping=mapping,
         overlap=_overlap(found, sharding, zero),
         offload=offload,
+        offload_modules=modules or None,
         activation_input_dtype="fp8" if found.switch("activation_func_fp8_input_store") else None,
         capacity_factor=_capacity(found),
         **_graphs(found),
@@ -801,6 +808,28 @@ def _activations_moved(
     if count:
         notes.append(f"--cpu-offloading-num-layers {count} is priced as that of all layers")
     return ("activations to cpu",)
+
+
+def _modules_moved(
+    found: Settings, model: TransformerConfig | None, notes: list[str]
+) -> tuple[str, ...]:
+    """Modules that leave on the host what they keep; Megatron passes over those it has not.
+
+    Norms are part of the products behind them but for latent attention and experts.
+    """
+    named = chain.from_iterable(e.replace(",", " ").split() for e in found.texts("offload_modules"))
+    modules = tuple(dict.fromkeys(each.strip("[]'\"") for each in named))
+    if not found.switch("fine_grained_activation_offloading"):
+        return ()
+    if "fused_group_mlp" in modules:
+        notes.append("--offload-modules fused_group_mlp is priced as expert_fc1 and moe_act")
+        both = (("expert_fc1", "moe_act") if m == "fused_group_mlp" else (m,) for m in modules)
+        modules = tuple(dict.fromkeys(chain.from_iterable(both)))
+    absent = () if model is None else [m for m in modules if any(model_module_faults(model, (m,)))]
+    notes += [f"--offload-modules {name} moves nothing of such a model" for name in absent]
+    unknown = [name for name in modules if name not in OFFLOAD_MODULES]
+    notes += [f"--offload-modules {name} is not priced" for name in unknown]
+    return tuple(name for name in modules if name not in (*absent, *unknown))
 
 
 def _sharded(

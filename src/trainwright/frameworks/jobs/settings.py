@@ -746,6 +746,7 @@ class StatedRun:
     cuda_graph: str | None = None
     cuda_graph_modules: tuple[str, ...] | None = None
     offload: tuple[str, ...] = ()
+    offload_modules: tuple[str, ...] | None = None
     weight_bits: int | None = None
     model: TransformerConfig | None = None
     model_name: str | None = None

@@ -33,8 +33,10 @@ from trainwright.model import (
     RunShape,
     model_flops_per_sequence,
 )
+from trainwright.model.recipe import model_module_faults
 from trainwright.plans.configuration import (
     DEFAULT_OVERLAP,
+    KEEP_THEIRS,
     NO_OVERHEADS,
     Configuration,
     Overlap,
@@ -472,6 +474,11 @@ class ModelQuestion:
         if by_layer and recipe.offload is not None and recipe.offload.activations:
             problem = "must not list offload where all blocks leave a share on the host"
             yield Fault("recompute", f"{problem}, got {recipe.offload.in_words}")
+        modules = recipe.offload_modules
+        if modules and not isinstance(self.model, MeasuredModel):
+            yield from model_module_faults(self.model, modules)
+            if Recompute.FULL in self.allowed.recompute:
+                yield Fault("recompute", f"must not list full where {KEEP_THEIRS}")
         for family in self.allowed.schedules or ():
             depths, length = self.allowed.pipeline, self.workload.sequence_length
             ranks = depths.least if depths.least == depths.most else 1

@@ -1,0 +1,256 @@
+"""Activations of named modules on the host: priced, exported to Megatron-Core, and read back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import trainwright
+from export_jobs import bundle, job
+from trainwright.cluster import Accelerator
+from trainwright.costing.layer import KEEP_ALL, LayerPrice, Platform, layer_prices
+from trainwright.errors import Inexpressible, InvalidInput
+from trainwright.formats.catalog import cluster, model
+from trainwright.frameworks.jobs.bridge import read_bridge
+from trainwright.frameworks.jobs.megatron import read_megatron
+from trainwright.frameworks.jobs.pretraining import read_primus
+from trainwright.frameworks.jobs.settings import Beside
+from trainwright.model import LayerKind, Offload, Recipe, RunShape, layer_graph
+from trainwright.plans.capability import TARGETS, Feature, capability_of
+from trainwright.profile import Recompute
+
+TOKENS = 4096
+DEVICE = cluster("dgx-h100").accelerator
+NO_HOPS = dict.fromkeys(("tensor", "context", "expert", "expert_tensor"), ())
+ALL = Offload(activations=1.0)
+OF_ATTENTION = ("core_attn", "attn_proj")
+SELECTIVE = {"recompute": Recompute.SELECTIVE, "recompute_modules": ("norm",)}
+READERS = {
+    "megatron": ("megatron_args.sh", read_megatron),
+    "megatron-bridge": ("trainwright_recipe.py", read_bridge),
+    "primus": ("primus.yaml", read_primus),
+}
+
+
+def blocks(name: str, recipe: Recipe, device: Accelerator = DEVICE) -> list[LayerPrice]:
+    """The price of each class of blocks, of which every tensor is kept."""
+    run = RunShape(
+        microbatch_size=1,
+        sequence_length=TOKENS,
+        precision=recipe.numbers("bf16"),
+        fused_attention=True,
+        **recipe.run_fields,
+    )
+    platform = Platform(accelerator=device, dtype="bf16", hops=NO_HOPS)
+    return [
+        price
+        for layer in layer_graph(model(name).config, run).classes
+        if layer.kind is LayerKind.BLOCK
+        for price in layer_prices(layer, run, {Recompute.NONE: KEEP_ALL}, platform)
+    ]
+
+
+def kept_of_blocks(name: str, recipe: Recipe) -> list[float]:
+    return [price.activations.kept for price in blocks(name, recipe)]
+
+
+# What a token leaves on the host, in numbers of two bytes, counted by hand from the tensors that
+# autograd keeps inside each module (Llama 3 8B: 4,096 wide, 8 of 32 heads for keys and values).
+@pytest.mark.parametrize(
+    ("modules", "numbers"),
+    [
+        (("core_attn",), 4096 + 2 * 1024),
+        (OF_ATTENTION, 4096 + 2 * 1024 + 4096),
+        (("qkv_linear",), 2 * 4096),  # the norm before it is a part of it
+        (("qkv_linear", *OF_ATTENTION), 4 * 4096 + 2 * 1024),
+    ],
+)
+def test_modules_leave_what_they_keep_on_the_host(modules: tuple[str, ...], numbers: int) -> None:
+    (whole,) = kept_of_blocks("llama3-8b", Recipe())
+    (rest,) = kept_of_blocks("llama3-8b", Recipe(offload=ALL, offload_modules=modules))
+    assert whole - rest == 2 * TOKENS * numbers
+    half = Recipe(offload=Offload(activations=0.5), offload_modules=modules)
+    assert whole - kept_of_blocks("llama3-8b", half)[0] == TOKENS * numbers
+
+
+def test_norms_of_latent_attention_and_of_experts_are_modules_of_their_own() -> None:
+    whole = kept_of_blocks("deepseek-v3", Recipe())
+    names = ("attn_norm", "mlp_norm", "expert_fc1", "moe_act")
+    moved = [
+        [a - b for a, b in zip(whole, kept_of_blocks("deepseek-v3", recipe), strict=True)]
+        for recipe in (Recipe(offload=ALL, offload_modules=(name,)) for name in names)
+    ]
+    of_token = [[each / (2 * TOKENS) for each in every] for every in moved]
+    assert of_token[0] == [7168, 7168]
+    assert sorted(of_token[1]) == [0, 7168]  # the first blocks are dense
+    assert sorted(of_token[2]) == [0, 8 * 7168]
+    assert sorted(of_token[3]) == [0, 8 * 2 * 2048]
+
+
+def step(**given: object) -> tuple[float, float]:
+    given = {"tp": 2, "pp": 2, "dp": 2, "global_batch": 32, "sequence": 8192} | given
+    found = trainwright.estimate("llama3-8b", cluster="dgx-h100", **given).document
+    return found.step_time_s, max(rank.total_bytes for rank in found.memory)
+
+
+def test_more_modules_hold_less_and_take_no_less_time() -> None:
+    chain = [None, ("core_attn",), OF_ATTENTION, ("qkv_linear", *OF_ATTENTION)]
+    asked = [
+        {} if m is None else {"offload": {"activations": 1.0}, "offload_modules": m} for m in chain
+    ]
+    found = [step(**each) for each in asked]
+    assert [peak for _, peak in found] == sorted((peak for _, peak in found), reverse=True)
+    assert len({peak for _, peak in found}) == len(found)
+    assert [time for time, _ in found] == sorted(time for time, _ in found)
+    everything_s, least = step(offload={"activations": 1.0})
+    assert everything_s > found[-1][0]
+    assert least < found[-1][1]
+
+
+def test_an_output_that_two_modules_keep_is_copied_twice() -> None:
+    """Over a link so slow that every byte shows."""
+    assert DEVICE.host is not None
+    slow = replace(DEVICE, host=replace(DEVICE.host, link_bytes_per_s=1e6))
+
+    def block_s(modules: tuple[str, ...]) -> float:
+        recipe = Recipe(offload=ALL, offload_modules=modules)
+        (price,) = blocks("llama3-8b", recipe, slow)
+        return sum(price.phase_s.values())
+
+    moved = {m: block_s(m) * 1e6 / 2 / (2 * TOKENS) for m in (("core_attn",), OF_ATTENTION)}
+    assert moved["core_attn",] == pytest.approx(2 * 4096 + 2 * 1024, rel=1e-3)
+    assert moved[OF_ATTENTION] == pytest.approx(3 * 4096 + 2 * 1024, rel=1e-3)
+
+
+def of_modules(name: str, modules: tuple[str, ...], share: float = 1.0, **given: object):
+    recipe = Recipe(offload=Offload(activations=share), offload_modules=modules)
+    return job(name, zero_stage=1, global_batch=16, recipe=recipe, **given)
+
+
+@pytest.mark.parametrize("target", READERS)
+@pytest.mark.parametrize(
+    ("name", "modules", "given"),
+    [
+        ("llama3-8b", OF_ATTENTION, {"data": 8}),
+        ("llama3-8b", ("qkv_linear", "core_attn"), {"pipeline": 2, "tensor": 2, "data": 2}),
+        ("llama3-8b", OF_ATTENTION, {"data": 8, **SELECTIVE}),
+        ("mixtral-8x7b", ("mlp_norm", "expert_fc1", "moe_act"), {"expert": 8, "data": 8}),
+    ],
+)
+def test_what_is_exported_reads_back(
+    target: str, name: str, modules: tuple[str, ...], given: dict, tmp_path: Path
+) -> None:
+    found = bundle(of_modules(name, modules, sequence_parallel="tensor" in given, **given), target)
+    assert found.environment["NVTE_CPU_OFFLOAD_V1"] == "1"
+    for each, text in found.files.items():
+        (tmp_path / each).write_text(text)
+    file, read = READERS[target]
+    run = read(found.files[file], Beside(folder=tmp_path, name=file))
+    assert (run.on_host, run.offload_modules) == ({"activations": 1.0}, modules)
+    assert run.unknown == ()
+
+
+def test_tensors_that_are_priced_on_the_host_are_large_enough_to_go() -> None:
+    """Keys of 1,024 numbers a token, cut in 8, have half of the elements that go by default."""
+    given = {"tensor": 8, "data": 1, "sequence_parallel": True, "sequence_length": TOKENS}
+    small = bundle(of_modules("llama3-8b", ("core_attn",), **given), "megatron")
+    assert f"--min-offloaded-tensor-size {TOKENS * 1024 // 8}\n" in small.files["megatron_args.sh"]
+    large = bundle(of_modules("llama3-8b", ("core_attn",), data=8), "megatron")
+    assert "--min-offloaded-tensor-size" not in large.files["megatron_args.sh"]
+
+
+def test_what_core_016_cannot_run_is_refused_by_name() -> None:
+    with pytest.raises(InvalidInput, match=r"a share of 0.5: name fewer modules, or take 0.19"):
+        bundle(of_modules("llama3-8b", OF_ATTENTION, 0.5, data=8), "megatron")
+    recorded = Recipe(offload=ALL, offload_modules=OF_ATTENTION, cuda_graph="transformer_engine")
+    asked = job("llama3-8b", data=8, zero_stage=1, global_batch=16, recipe=recorded)
+    with pytest.raises(InvalidInput, match="excludes CUDA graphs before core"):
+        bundle(asked, "megatron")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_other_targets_keep_modules_on_the_device(target: str) -> None:
+    if capability_of(target).can(Feature.OFFLOAD_MODULES):
+        assert target in READERS
+        return
+    zero = 3 if target.startswith(("torchtitan", "pytorch")) else 1
+    made = of_modules("llama3-8b", OF_ATTENTION, data=8)
+    made = replace(made, parallelism=replace(made.degrees, zero_stage=zero))
+    with pytest.raises(Inexpressible, match=r"core_attn, attn_proj: .*what can: megatron, "):
+        bundle(made, target)
+
+
+@pytest.mark.parametrize("target", READERS)
+def test_shares_and_blocks_on_the_host_are_refused_with_what_to_do(target: str) -> None:
+    share = job("llama3-8b", data=8, global_batch=16, recipe=Recipe(offload=ALL))
+    blocks = job("llama3-8b", data=8, global_batch=16, recompute=Recompute.OFFLOAD)
+    for asked in (share, blocks):
+        with pytest.raises(Inexpressible, match="plan with --offload-modules"):
+            bundle(asked, target)
+
+
+ARGUMENTS = """\
+torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 32 --hidden-size 4096 --bf16 \\
+ --num-attention-heads 32 --seq-length 4096 --micro-batch-size 1 --global-batch-size 16 \\
+ --tokenizer-type NullTokenizer --vocab-size 32000 --swiglu {more}
+"""
+SWITCH = "--fine-grained-activation-offloading"
+
+
+def test_modules_of_a_job_are_priced_and_the_rest_is_named() -> None:
+    more = f"{SWITCH} --offload-modules attn_norm qkv_linear core_attn gdp_qkv moe_act"
+    run = read_megatron(ARGUMENTS.format(more=f"{more} --activation-offload-fraction 0.8"))
+    assert (run.on_host, run.offload_modules) == ({"activations": 0.8}, ("qkv_linear", "core_attn"))
+    said = [note for note in run.notes if "offload-modules" in note]
+    assert said == [
+        "--offload-modules attn_norm moves nothing of such a model",
+        "--offload-modules moe_act moves nothing of such a model",
+        "--offload-modules gdp_qkv is not priced",
+    ]
+    assert run.unknown == ()
+    off = read_megatron(ARGUMENTS.format(more="--offload-modules core_attn"))
+    assert (off.on_host, off.offload_modules) == ({}, None)
+
+
+def test_arguments_of_megatrons_own_test_are_read() -> None:
+    """As tests/functional_tests/test_cases of Megatron-LM list them, in brackets."""
+    text = (
+        "MODEL_ARGS:\n  --num-layers: 8\n  --hidden-size: 1024\n  --num-attention-heads: 16\n"
+        "  --seq-length: 1024\n  --micro-batch-size: 1\n  --global-batch-size: 8\n"
+        "  --fine-grained-activation-offloading: true\n"
+        '  --offload-modules: "[qkv_linear core_attn attn_proj]"\n'
+    )
+    run = read_megatron(text)
+    assert run.offload_modules == ("qkv_linear", *OF_ATTENTION)
+
+
+def test_a_plan_leaves_modules_on_the_host_and_is_exported(tmp_path: Path) -> None:
+    asked = {"cluster": "dgx-h100", "global_batch": 64, "sequence": 8192, "framework": "megatron"}
+    given = {"offload": {"activations": 1.0}, "offload_modules": OF_ATTENTION}
+    with pytest.raises(InvalidInput, match="must not list full where modules leave theirs"):
+        trainwright.plan("llama3-8b", **asked, **given)
+    found = trainwright.plan("llama3-8b", **asked, **given, recompute=["none", "selective"])
+    trainwright.export(found, "megatron", output=tmp_path)
+    assert "--offload-modules core_attn attn_proj\n" in (tmp_path / "megatron_args.sh").read_text()
+    found.save(tmp_path / "plan.json")
+    assert found.document.request.recipe.offload_modules == OF_ATTENTION
+    assert trainwright.explain(tmp_path / "plan.json").document  # priced again, or refused
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"offload_modules": ("core_attn",)}, "needs --offload activations=SHARE beside it"),
+        ({"offload_modules": ("attn_proj",)}, "must name core_attn beside attn_proj"),
+        ({"offload_modules": ("moe_act",)}, "must not name moe_act of a model without experts"),
+        ({"offload_modules": ("attn_norm",)}, "must not name attn_norm, which is part of"),
+        ({"offload_modules": ("mlp",)}, 'must name attn_norm, .*, got "mlp"'),
+        ({"offload_modules": ("core_attn",), "recompute": "full"}, "must not be full where"),
+    ],
+)
+def test_modules_that_cannot_be_are_refused(given: dict, said: str) -> None:
+    beside = {} if len(given["offload_modules"]) == 1 and "SHARE" in said else {"activations": 1.0}
+    with pytest.raises(InvalidInput, match=said):
+        step(**({"offload": beside} if beside else {}), **given)
