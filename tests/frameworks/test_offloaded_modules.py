@@ -214,6 +214,18 @@ def test_modules_of_a_job_are_priced_and_the_rest_is_named() -> None:
     assert (off.on_host, off.offload_modules) == ({}, None)
 
 
+@pytest.mark.parametrize(
+    "beside",
+    [f"{SWITCH} --offload-modules core_attn", "--cuda-graph-impl transformer_engine"],
+)
+def test_a_job_that_excludes_full_recomputation_is_improved(beside: str, tmp_path: Path) -> None:
+    job_file = tmp_path / "job.sh"
+    job_file.write_text(ARGUMENTS.format(more=f"--tensor-model-parallel-size 4 {beside}"))
+    found = trainwright.improve(job_file, cluster="dgx-h100", framework="megatron").document
+    assert found.changes
+    assert not any("--recompute full" in change.options for change in found.changes)
+
+
 def test_arguments_of_megatrons_own_test_are_read() -> None:
     """As tests/functional_tests/test_cases of Megatron-LM list them, in brackets."""
     text = (
@@ -230,8 +242,8 @@ def test_a_plan_leaves_modules_on_the_host_and_is_exported(tmp_path: Path) -> No
     asked = {"cluster": "dgx-h100", "global_batch": 64, "sequence": 8192, "framework": "megatron"}
     given = {"offload": {"activations": 1.0}, "offload_modules": OF_ATTENTION}
     with pytest.raises(InvalidInput, match="must not list full where modules leave theirs"):
-        trainwright.plan("llama3-8b", **asked, **given)
-    found = trainwright.plan("llama3-8b", **asked, **given, recompute=["none", "selective"])
+        trainwright.plan("llama3-8b", **asked, **given, recompute=["none", "full"])
+    found = trainwright.plan("llama3-8b", **asked, **given)
     trainwright.export(found, "megatron", output=tmp_path)
     assert "--offload-modules core_attn attn_proj\n" in (tmp_path / "megatron_args.sh").read_text()
     found.save(tmp_path / "plan.json")

@@ -64,9 +64,10 @@ from trainwright.plans.configuration import (
     Configuration,
     MemoryOverheads,
     PlanRequest,
+    modes_beside,
 )
 from trainwright.plans.plan import FORMAT_VERSION, Parallelism
-from trainwright.profile import USUAL_MODES, Recompute
+from trainwright.profile import Recompute
 from trainwright.profile.measured_model import MeasuredModel
 from trainwright.provenance import RARE, Origin
 from trainwright.step.predict import price_configuration
@@ -217,11 +218,12 @@ def allowed_for(
     wanted: Callable[[Configuration], bool],
 ) -> Allowed:
     """Everything that the framework runs; "selective" only where it repeats what the run's does."""
-    allowed = Allowed(framework=target)
+    modes = modes_beside(run.recipe)
+    allowed = Allowed(framework=target, recompute=modes)
     selective = replace(run, recompute=Recompute.SELECTIVE, recompute_blocks=None)
     if target is None or wanted(selective) or not wanted(run):
         return allowed
-    others = tuple(mode for mode in USUAL_MODES if mode is not Recompute.SELECTIVE)
+    others = tuple(mode for mode in modes if mode is not Recompute.SELECTIVE)
     return replace(allowed, recompute=others)
 
 

@@ -57,10 +57,16 @@ from trainwright.plans.capability_table import (
     USUAL_LOSS_CHUNK,
     Feature,
 )
-from trainwright.plans.configuration import DEFAULT_OVERLAP, NO_OVERHEADS, PlanRequest, is_wide
+from trainwright.plans.configuration import (
+    DEFAULT_OVERLAP,
+    NO_OVERHEADS,
+    PlanRequest,
+    is_wide,
+    modes_beside,
+)
 from trainwright.plans.plan import Embedded, WorkloadRecord
 from trainwright.plans.status import ALL_BF16
-from trainwright.profile import Recompute
+from trainwright.profile import USUAL_MODES, Recompute
 from trainwright.profile.measured_model import MeasuredModel, measured_model
 from trainwright.profile.profile import divisors
 from trainwright.units import format_bytes, format_seconds
@@ -307,8 +313,8 @@ def model_call(given: ModelInput | ProfileInput, options: Options) -> ModelCall:
     workload = resolve_workload(global_batch=batch, sequence=sequence)
     settings = _settings(options, cluster)
     modes = excluded if isinstance(given, ModelInput) else frozenset()
-    if settings.recipe.cuda_graph.is_per_block and options.get("recompute") in (None, True):
-        modes |= {"full"}  # which would run again what a graph holds
+    if options.get("recompute") in (None, True):
+        modes |= {*map(str, USUAL_MODES)} - {*map(str, modes_beside(settings.recipe))}
     allowed = allowed_by(options, excluded=modes)
     allowed = of_what_is_told_apart(trained, allowed, options.get("zero"))
     allowed = _of_precision(allowed, settings.recipe.precision)

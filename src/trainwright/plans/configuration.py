@@ -30,7 +30,7 @@ from trainwright.plans.plan import (
     WorkloadRecord,
     mapping_name,
 )
-from trainwright.profile import Recompute
+from trainwright.profile import USUAL_MODES, Recompute
 from trainwright.profile.measured_model import MeasuredModel
 from trainwright.provenance import RARE
 from trainwright.units import MIB
@@ -351,6 +351,12 @@ def _offload(configuration: Configuration, model: Trained, pool: Pool) -> Iterat
         yield from model_module_faults(model, modules)
         if configuration.recompute is Recompute.FULL:
             yield Fault("recompute", f"must not be full where {KEEP_THEIRS}")
+
+
+def modes_beside(recipe: Recipe) -> tuple[Recompute, ...]:
+    """The usual modes that stand beside what a recipe records, or leaves on the host by module."""
+    is_whole = not (recipe.cuda_graph.is_per_block or recipe.offload_modules)
+    return tuple(mode for mode in USUAL_MODES if is_whole or mode is not Recompute.FULL)
 
 
 KEEP_THEIRS: Final = "modules leave theirs on the host: a block that runs again keeps its input"

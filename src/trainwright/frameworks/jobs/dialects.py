@@ -19,9 +19,9 @@ from trainwright.model.operator import EXPERT_ACTIVATION, MLP_ACTIVATION, usual_
 from trainwright.planning.question.question import ZERO_STAGES, Allowed, Span
 from trainwright.plans.capability import capability_of
 from trainwright.plans.capability_table import LOSS_CHUNKS, PRODUCTS
-from trainwright.plans.configuration import even_blocks
+from trainwright.plans.configuration import even_blocks, modes_beside
 from trainwright.plans.plan import PIPELINE_INSIDE, usual_schedule
-from trainwright.profile import USUAL_MODES, Recompute
+from trainwright.profile import Recompute
 from trainwright.profile.measured_model import MeasuredModel
 
 if TYPE_CHECKING:
@@ -244,7 +244,7 @@ def said_in(
     ]
     modes = [
         mode
-        for mode in USUAL_MODES
+        for mode in modes_beside(run.recipe)
         if mode is run.recompute or wanted(replace(run, recompute=mode, recompute_blocks=None))
     ]
     return replace(allowed, **kept, zero_stages=tuple(stages), recompute=tuple(modes))

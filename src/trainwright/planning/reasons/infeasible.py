@@ -43,10 +43,11 @@ from trainwright.planning.search.plans import (
     state_bytes,
 )
 from trainwright.plans.capability import unsupported
+from trainwright.plans.configuration import modes_beside
 from trainwright.plans.job import OF_CORE, training_demands, trains_adapters, unsaid_training
 from trainwright.plans.plan import DEFAULT_SCHEDULE
 from trainwright.plans.status import ADAPTER_RANK, TRAININGS, Binding, Relaxation
-from trainwright.profile import USUAL_MODES, Recompute
+from trainwright.profile import Recompute
 from trainwright.profile.measured_model import MeasuredModel
 from trainwright.step import zero
 from trainwright.step.figures import least_device_bytes
@@ -322,7 +323,8 @@ def eased(question: ModelQuestion) -> Iterator[tuple[Relaxation, Allowed]]:
 
     What the framework that was named cannot run is not offered.
     """
-    for fix, freer in _eased(question.allowed):
+    modes = modes_beside(question.settings.recipe)
+    for fix, freer in _eased(question.allowed, modes):
         try:
             runnable_spaces(freer, question.settings.recompute_modules)
         except InvalidInput:
@@ -330,12 +332,12 @@ def eased(question: ModelQuestion) -> Iterator[tuple[Relaxation, Allowed]]:
         yield fix, freer
 
 
-def _eased(allowed: Allowed) -> Iterator[tuple[Relaxation, Allowed]]:
+def _eased(allowed: Allowed, modes: tuple[Recompute, ...]) -> Iterator[tuple[Relaxation, Allowed]]:
     if allowed.recompute == (Recompute.NONE,):
         fix = Relaxation(change="recompute", description="allow recomputation")
-        yield fix, replace(allowed, recompute=USUAL_MODES)
+        yield fix, replace(allowed, recompute=modes)
     else:
-        for mode in USUAL_MODES:
+        for mode in modes:
             if mode not in allowed.recompute:
                 fix = Relaxation(change="exclude-option", description=f'allow the option "{mode}"')
                 yield fix, replace(allowed, recompute=(*allowed.recompute, mode))
