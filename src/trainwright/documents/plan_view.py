@@ -798,8 +798,7 @@ def how_left_open(call: ModelCall, outcome: Outcome[Any], budget: Budget) -> str
     if budget.stopped:
         limit = format_seconds(budget.time_limit_s or 0.0)
         return f"the time limit of {limit} ended the search; a longer --time-limit may prove more"
-    no_bound = call.per_stage_degrees or not outcome.lower_bound_s
-    if no_bound or outcome.lower_bound_one_order_s is not None:
+    if call.per_stage_degrees or outcome.lower_bound_one_order_s is not None:
         return "no sharper bound is known of this space; more effort does not raise it"
     if (one := outcome.loosest) is not None:
         ranks = "1 rank" if one.pipeline == 1 else f"{one.pipeline} ranks"

@@ -29,10 +29,10 @@ gathers the parameters of a stage while the stage before it runs, and reduces it
 that one runs backward (`param_sync_func`, `grad_sync_func` of its `schedules.py`). Under ZeRO-0 and
 1, U is then of its own microbatch and of g - 1 of the stage before it on the rank.
 
-State of a stage on one device is its bytes over the parts they are cut into. ZeRO-3 gathers the
-weights of a layer in use and of the next one, at most all of the rank: min(2·w·(1 - e/d), all),
-where a device holds the share e of its shards. The rest lies on its host: with each gathering every
-device fetches (1 - e)·w/d over its own link, before the network passes it on.
+State of a stage on one device is its bytes over the parts they are cut into, of the weights under
+ZeRO-3 the share e that it holds of its shards. The rest lies on its host: with each gathering every
+device fetches (1 - e)·w/d over its own link, before the network passes it on. ZeRO-3 gathers the
+weights of a layer in use and of the next one, at most all of the rank: min(2·w·(1 - e/d), all).
 
 All rules are functions of arrays that broadcast, the ZeRO stage among them; one stage is one row.
 `exposed` and `state_bytes` are the two that everything priced goes through: whoever adds a term to
@@ -141,6 +141,16 @@ class Replicas:
     def shards(self, group: int, kind: StaticKind) -> int:
         """Into how many parts the state of a kind is cut."""
         return int(shards(self.zero_stage, self.sizes)[group, kind])
+
+    def state_bytes(self, static_bytes: Floats) -> Floats:
+        """`state_bytes` of stages that are replicated so, [..., 3] from [..., 2, 3]."""
+        return state_bytes(self.zero_stage, self.sizes, static_bytes, held=self.held_weights)
+
+    @property
+    def gathered_layers(self) -> float:
+        """How many layers' weights a device gathers at most beside what it holds."""
+        held = self.held_weights
+        return float(gathered_layers(self.zero_stage, self.sizes[0], held=held))
 
 
 def _of_parts(lines: Lines, count: int) -> Lines:
@@ -468,13 +478,28 @@ def _shards_of(zero_stage: int, sizes: tuple[int, int]) -> Floats:
     return found
 
 
-def state_bytes(zero_stage: Stage, sizes: ArrayLike, static_bytes: Floats) -> Floats:
-    """Weight, gradient and optimizer bytes of stages on one device, [..., 3].
+def kept_bytes(
+    zero_stage: Stage, sizes: ArrayLike, static_bytes: Floats, *, held: float = 1.0
+) -> Floats:
+    """What one device keeps of stages' `static_bytes` before sharding, both [..., 2, 3].
 
-    `static_bytes` [..., 2, 3] are those of a stage before sharding over groups of `sizes` [..., 2].
+    Groups have `sizes` [..., 2]; of shards of weights the device has the share `held`.
+    """
+    kept: Floats = static_bytes / shards(zero_stage, sizes)
+    if held != 1:
+        own = np.where(_at(_GATHERS_EVERY, zero_stage) > 0, held, 1.0)
+        kept[..., StaticKind.WEIGHT] *= own[..., np.newaxis]
+    return kept
+
+
+def state_bytes(
+    zero_stage: Stage, sizes: ArrayLike, static_bytes: Floats, *, held: float = 1.0
+) -> Floats:
+    """Weight, gradient and optimizer bytes of stages on one device, [..., 3]; see `kept_bytes`.
+
     Weights that ZeRO-3 gathers lie beside (`gathered_bytes`), and so does what has no kind.
     """
-    found: Floats = (static_bytes / shards(zero_stage, sizes)).sum(axis=-2)
+    found: Floats = kept_bytes(zero_stage, sizes, static_bytes, held=held).sum(axis=-2)
     return found
 
 
@@ -601,11 +626,8 @@ class StaticShards(NamedTuple):
 
 def static_shards(state: RankState, replicas: Replicas) -> StaticShards:
     """What a device holds of its rank's state."""
-    stage, sizes = replicas.zero_stage, replicas.sizes
-    kept = state_bytes(stage, sizes, state.static_bytes).sum(axis=0).tolist()
-    if stage == NUM_STAGES - 1:
-        kept[StaticKind.WEIGHT] *= replicas.held_weights
-    layers = gathered_layers(stage, sizes[0], held=replicas.held_weights)
+    kept = replicas.state_bytes(state.static_bytes).sum(axis=0).tolist()
+    layers = replicas.gathered_layers
     whole = state.static_bytes[:, :, StaticKind.WEIGHT].sum()
     gathers = float(gathered_bytes(layers, state.largest_weight_bytes, whole)) if layers else 0.0
     return StaticShards(kept=tuple(kept), gathered=gathers)

@@ -132,12 +132,14 @@ class SharedTimes:
 
     def gathered(self) -> Floats:
         """How many layers' weights a device gathers at most, by ZeRO stage, [4, D]."""
-        return zero.gathered_layers(_STAGES[:, np.newaxis], self.sizes[:, 0])
+        held = self._held_weights
+        return zero.gathered_layers(_STAGES[:, np.newaxis], self.sizes[:, 0], held=held)
 
     def state_bytes(self, static_bytes: Floats) -> Floats:
         """Of stages on one device by ZeRO stage, [4, D, ...], from [..., 2, 3] before sharding."""
         stages, sizes = self._broadcast(static_bytes.ndim - 2)
-        found: Floats = zero.state_bytes(stages, sizes, static_bytes).sum(axis=-1)
+        held = self._held_weights
+        found: Floats = zero.state_bytes(stages, sizes, static_bytes, held=held).sum(axis=-1)
         return found
 
     def layer_bytes(self, static_bytes: Floats) -> Floats:
@@ -149,6 +151,11 @@ class SharedTimes:
         """What the update of stages moves on one device by ZeRO stage, [4, D, ...]."""
         stages, sizes = self._broadcast(static_bytes.ndim - 2)
         return zero.touched_bytes(stages, sizes, static_bytes, trained)
+
+    @property
+    def _held_weights(self) -> float:
+        """The share of its shards of weights that a device has, of all groups alike."""
+        return max((group.held_weights for group in self.groups), default=1.0)
 
     def _broadcast(self, axes: int) -> tuple[Ints, Ints]:
         """ZeRO stages [4, 1, ...] and sizes [D, ..., 2], with so many axes for what is asked of."""

@@ -287,7 +287,7 @@ class LoopMemory:
         """
         own = list(kind_of)
         static = held_static_bytes(self.kinds, self.replicas, np.array(own)).sum()
-        layers = zero.gathered_layers(self.replicas.zero_stage, self.replicas.sizes[0])
+        layers = self.replicas.gathered_layers
         whole = self.kinds.static_bytes[own][:, :, StaticKind.WEIGHT].sum()
         static += zero.gathered_bytes(layers, self.kinds.weight_bytes[own].max(), whole)
         usable_bytes = self.device.most_usable_bytes

@@ -214,7 +214,7 @@ def held_static_bytes(kinds: StageKinds, replicas: Replicas, used: Ints | None =
     static, opaque = kinds.static_bytes, kinds.opaque_bytes
     if used is not None:
         static, opaque = static[used], opaque[used]
-    held: Floats = zero.state_bytes(replicas.zero_stage, replicas.sizes, static).sum(axis=-1)
+    held: Floats = replicas.state_bytes(static).sum(axis=-1)
     return held + opaque
 
 

@@ -34,7 +34,11 @@ from trainwright.planning.question.question import (
     sizes_of,
 )
 from trainwright.planning.reasons.improve import adapted_models
-from trainwright.planning.search.framework import plan_runnable, runnable_spaces
+from trainwright.planning.search.framework import (
+    plan_runnable,
+    runnable_spaces,
+    weight_faults,
+)
 from trainwright.planning.search.plans import (
     candidate_restrictions,
     is_more_than_all_devices_hold,
@@ -49,7 +53,6 @@ from trainwright.plans.plan import DEFAULT_SCHEDULE
 from trainwright.plans.status import ADAPTER_RANK, TRAININGS, Binding, Relaxation
 from trainwright.profile import Recompute
 from trainwright.profile.measured_model import MeasuredModel
-from trainwright.step import zero
 from trainwright.step.figures import least_device_bytes
 from trainwright.step.stages import group_replicas
 from trainwright.units import MIB, format_bytes, format_bytes_up
@@ -218,8 +221,7 @@ def _state_per_device(
 ) -> float:
     """What the fullest device holds at least: an even share of the ranks."""
     replicas = group_replicas(question.cluster.pool_of(), candidate.degrees)
-    held = zero.state_bytes(replicas.zero_stage, replicas.sizes, state_bytes)
-    return float(held.sum()) / candidate.pipeline
+    return float(replicas.state_bytes(state_bytes).sum()) / candidate.pipeline
 
 
 def _leanest_candidates(question: ModelQuestion, point: Point) -> Iterator[Candidate]:
@@ -321,10 +323,13 @@ def _relaxations(question: ModelQuestion, budget: Budget) -> Iterator[Relaxation
 def eased(question: ModelQuestion) -> Iterator[tuple[Relaxation, Allowed]]:
     """Each thing that was fixed or forbidden, with what is allowed without that.
 
-    What the framework that was named cannot run is not offered.
+    What the framework that was named cannot run is not offered, nor what cannot stand beside
+    weights on the host.
     """
     modes = modes_beside(question.settings.recipe)
     for fix, freer in _eased(question.allowed, modes):
+        if any(weight_faults(replace(question, allowed=freer))):
+            continue
         try:
             runnable_spaces(freer, question.settings.recompute_modules)
         except InvalidInput:

@@ -265,8 +265,7 @@ def plan_runnable(
     wanted = _Wanted(
         num_alternatives, in_kind, aim, crew, to_beat, is_bounded, shelves or Shelves()
     )
-    if _hosted_weight_bytes(question):
-        refuse(_weight_faults(question))
+    refuse(weight_faults(question))
     found = _plan_with_gradients(question, budget, wanted)
     for allowed in _made_anew(question):
         more = _plan_without(replace(question, allowed=allowed), budget, wanted)
@@ -369,8 +368,11 @@ def _joined(found: ModelOutcome, more: ModelOutcome, wanted: _Wanted) -> ModelOu
     )
 
 
-def _weight_faults(question: ModelQuestion) -> Iterator[Fault]:
+def weight_faults(question: ModelQuestion) -> Iterator[Fault]:
     """Weights come from the host layer by layer, to one pipeline rank of one kind of device."""
+    offload = question.settings.recipe.offload
+    if offload is None or not offload.weights or isinstance(question.model, MeasuredModel):
+        return
     stages, pipeline = question.allowed.zero_stages, question.allowed.pipeline
     if stages != (_SHARDS_WEIGHTS,):
         listed = ", ".join(map(str, stages))
@@ -382,34 +384,15 @@ def _weight_faults(question: ModelQuestion) -> Iterator[Fault]:
 _SHARDS_WEIGHTS: Final = 3  # the ZeRO stage
 
 
-def _hosted_weight_bytes(question: ModelQuestion) -> float:
-    """About what the host holds of a device's weights, which the search counts on the device.
-
-    Of all weights over all devices, and a quarter more for what tensor ranks repeat and pad. It is
-    no bound on plans that use fewer devices, so with several nothing is proved.
-    """
-    offload = question.settings.recipe.offload
-    if offload is None or not offload.weights or isinstance(question.model, MeasuredModel):
-        return 0.0
-    numbers = question.settings.recipe.numbers(question.precision)
-    graph = layer_graph(question.config, RunShape(microbatch_size=1, sequence_length=1))
-    weight_bytes = numbers.weight_bytes * graph.num_parameters
-    return 1.25 * offload.weights * weight_bytes / question.num_devices
-
-
 def _plan_with_gradients(question: ModelQuestion, budget: Budget, wanted: _Wanted) -> ModelOutcome:
     """`plan_runnable` where a run is counted with its gradients all the time."""
     account = question.account
     counts = account is not None and account.may_hold_less and question.keeps_beside
-    hosted_bytes = _hosted_weight_bytes(question)
-    counts |= hosted_bytes > 0
-    is_guessed = hosted_bytes > 0 and question.num_devices > 1
     count, in_kind = wanted.num_alternatives, wanted.in_kind
     # Where tensors are counted afterwards, few may be left of all that are near the best.
     more = wanted._replace(
         num_alternatives=(_OF_A_KIND if counts and in_kind else 1) * count,
         in_kind=in_kind and not counts,
-        is_bounded=wanted.is_bounded and not is_guessed,
     )
 
     def searched(asked: ModelQuestion) -> ModelOutcome:
@@ -425,9 +408,6 @@ def _plan_with_gradients(question: ModelQuestion, budget: Budget, wanted: _Wante
     if not counts:
         return searched(question)
     alone = replace(question, account=None)
-    if hosted_bytes:
-        usable_bytes = alone.cluster.accelerator.usable_bytes + hosted_bytes
-        alone = replace(alone, cluster=with_usable(alone.cluster, usable_bytes))
 
     def fitting_of(found: ModelOutcome) -> tuple[list[Priced], float]:
         """The plans that fit, and how many bytes the others lack at least."""
@@ -457,7 +437,6 @@ def _plan_with_gradients(question: ModelQuestion, budget: Budget, wanted: _Wante
     if not fitting and missing_bytes:
         fitting = with_less_room(alone, first)
     proved = first.exhausted and bool(fitting or not first.priced)
-    proved &= not is_guessed
     told = of_kinds(fitting, len(fitting)) if in_kind else tuple(fitting)
     return replace(first, priced=told[: 1 + count], exhausted=proved)
 

@@ -91,12 +91,13 @@ def candidate_restrictions(candidate: Candidate) -> Restrictions:
 def roomy_problem(question: ModelQuestion, candidate: Candidate, profile: Profile) -> Problem:
     """What fits here fits with transients, gathered weights and tied parameters too."""
     sizes = _replicas(candidate)
-    layers = zero.gathered_layers(candidate.zero_stage, sizes[0])
+    on_device = question.cluster.accelerator.held_weights
+    layers = zero.gathered_layers(candidate.zero_stage, sizes[0], held=on_device)
     gathered = _weights(profile) * layers if layers else None
     held = hold_tied_once(profile) if candidate.pipeline == 1 else profile
     setting = candidate_setting(question, candidate, profile)
     restrictions = candidate_restrictions(candidate)
-    sharded = _sharded(held, candidate)
+    sharded = _sharded(held, candidate, on_device)
     # Each rank is one stage of the partitioner.
     beside = float(zero.beside_layers_bytes(candidate.zero_stage, sizes))
     setting = replace(setting, memory_bytes=max(1.0, setting.memory_bytes - beside))
@@ -187,12 +188,14 @@ def hold_tied_once(profile: Profile) -> Profile:
     return replace(profile, costs=replace(costs, static_bytes=static))
 
 
-def _sharded(profile: Profile, candidate: Candidate) -> Profile:
+def _sharded(profile: Profile, candidate: Candidate, held_weights: float) -> Profile:
     """State divided over the replicas by ZeRO, and no gradient synchronisation."""
-    costs, shards = profile.costs, zero.shards(candidate.zero_stage, _replicas(candidate))
+    costs, sizes = profile.costs, _replicas(candidate)
     surrogate = replace(
         costs,
-        static_bytes=costs.static_bytes / shards,
+        static_bytes=zero.kept_bytes(
+            candidate.zero_stage, sizes, costs.static_bytes, held=held_weights
+        ),
         gradient_sync_bytes=np.zeros_like(costs.gradient_sync_bytes),
     )
     return replace(profile, costs=surrogate)
@@ -201,9 +204,10 @@ def _sharded(profile: Profile, candidate: Candidate) -> Profile:
 # Is the state of a model alone more than all devices together hold?
 # ------------------------------------------------------------------
 # Every plan keeps each weight, gradient and optimizer state at least once, however it is cut and
-# sharded, so its fullest device holds at least the total over the number of devices. Tensor groups
-# repeat norms and pad the vocabulary, so the total is least without any. One profile is priced;
-# where the answer is yes, no layout has to be looked at.
+# sharded, so its fullest device holds at least the total over the number of devices; of weights
+# that ZeRO-3 shards, the share that hosts leave. Tensor groups repeat norms and pad the vocabulary,
+# so the total is least without any. One profile is priced; where the answer is yes, no layout has
+# to be looked at.
 
 _BELOW_ONE = 1 - 1e-9  # sums of floats may round
 
@@ -215,12 +219,14 @@ def is_more_than_all_devices_hold(question: ModelQuestion) -> bool:
 
 
 def least_state_bytes(question: ModelQuestion) -> float:
-    """Weights, gradients and optimizer states over all devices, each once."""
+    """Weights, gradients and optimizer states that all devices hold, each once."""
     if isinstance(question.model, MeasuredModel):
         return question.model.least_state_bytes()
     expert_tensor = None if question.model.experts is None else 1
     whole = Point(microbatch_size=1, tensor=1, expert_tensor=expert_tensor)
-    return float(state_bytes(estimate_profile(question.estimator(), question, whole)).sum())
+    state = state_bytes(estimate_profile(question.estimator(), question, whole))
+    held, stages = question.cluster.accelerator.held_weights, question.allowed.zero_stages
+    return float(zero.kept_bytes(max(stages), (1, 1), state, held=held).sum())
 
 
 def state_bytes(profile: Profile) -> NDArray[np.float64]:

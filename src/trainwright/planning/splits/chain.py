@@ -174,7 +174,7 @@ def longest_stage(kinds: StageKinds, most: int, limit_s: float) -> int:
 def held_bytes(kinds: StageKinds, replicas: Replicas, used: Ints) -> Floats:
     """State of one device, with weights that ZeRO-3 gathers, of the kinds `used`, their shape."""
     held = held_static_bytes(kinds, replicas, used)
-    layers = zero.gathered_layers(replicas.zero_stage, replicas.sizes[0])
+    layers = replicas.gathered_layers
     whole = kinds.static_bytes[used][..., StaticKind.WEIGHT].sum(axis=-1)
     return held + zero.gathered_bytes(layers, kinds.weight_bytes[used], whole)
 

@@ -834,7 +834,7 @@ class Loop:
         """Weights that a rank of at least one block of the class gathers at least."""
         costs = self.kinds.profile.costs
         weights = costs.static_bytes[costs.class_offsets[main], :, StaticKind.WEIGHT].sum()
-        layers = zero.gathered_layers(self.replicas.zero_stage, self.replicas.sizes[0])
+        layers = self.replicas.gathered_layers
         return float(zero.gathered_bytes(layers, weights, weights))
 
     def _held_of_classes(self) -> Floats:
@@ -842,7 +842,7 @@ class Loop:
         costs = self.kinds.profile.costs
         first = costs.class_offsets[:-1]
         stage, sizes = self.replicas.zero_stage, self.replicas.sizes
-        held = zero.state_bytes(stage, sizes, costs.static_bytes[first]).sum(axis=-1)
+        held = self.replicas.state_bytes(costs.static_bytes[first]).sum(axis=-1)
         held = held - zero.beside_layers_bytes(stage, sizes)
         total: Floats = held + costs.opaque_static_bytes[first]
         return total

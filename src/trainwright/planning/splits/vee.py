@@ -42,7 +42,6 @@ from trainwright.planning.splits.chain import Split, longest_stage
 from trainwright.plans.status import Objective
 from trainwright.profile import StaticKind
 from trainwright.scheduling.bounds import LeastCosts, best_bound
-from trainwright.step import zero
 from trainwright.step.pipeline import placement_of
 from trainwright.step.predict import pipeline_times, sharing_times
 from trainwright.step.stages import group_replicas
@@ -120,7 +119,7 @@ class VProblem:
             family=question.family,
             num_microbatches=m,
             usable_bytes=cluster.accelerator.most_usable_bytes,
-            gathered_share=float(zero.gathered_layers(replicas.zero_stage, replicas.sizes[0])),
+            gathered_share=replicas.gathered_layers,
             by_kind=_peel_kinds(kinds, replicas, sharing, cluster),
             transfer_s=least_transfers_s(kinds, degrees, cluster, tuple(range(p))),
             ranks=_Ranks.of(kinds, limit_s / m),
