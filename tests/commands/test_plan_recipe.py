@@ -9,14 +9,14 @@ import pytest
 
 import trainwright
 from mixed_clusters import two_kinds
-from trainwright.documents.jobs import job_of, stamp_of
+from trainwright.documents.jobs import job_of, run_of_document, stamp_of
 from trainwright.documents.open import recheck
 from trainwright.errors import InvalidInput
 from trainwright.formats.document_json import encode
 from trainwright.model import DEFAULT_RECIPE
 from trainwright.options.question import call_of
 from trainwright.pages.command import command_of
-from trainwright.plans.configuration import DEFAULT_OVERLAP
+from trainwright.plans.configuration import DEFAULT_OVERLAP, Kernels
 
 MODEL = "deepseek-v2-lite"
 QUESTION = {
@@ -210,3 +210,32 @@ def test_adamw_keeps_what_adam_keeps():
     run = {"cluster": "dgx-h100", "global_batch": 8, "sequence": 1024}
     named = trainwright.estimate("gpt2", optimizer="adamw", **run).document
     assert named == trainwright.estimate("gpt2", optimizer="adam", **run).document
+
+
+@pytest.mark.parametrize(
+    "kernels",
+    [
+        {"flash_attention": False},
+        {"fused_cross_entropy": True},
+        {"vocabulary_multiple": 1000},
+    ],
+)
+def test_kernels_of_a_plan_are_those_of_its_estimate_its_job_and_its_command(kernels):
+    where = {"cluster": "dgx-h100", "nodes": 1, "global_batch": 16, "sequence": 1024}
+    degrees = {"tp": 1, "pp": 1, "dp": 8, "zero": 1, "micro_batch": 1, "schedule": "1f1b"}
+    found = trainwright.plan("gpt2-xl", **where, **degrees, recompute="none", **kernels)
+    usual = trainwright.plan("gpt2-xl", **where, **degrees, recompute="none")
+    priced = trainwright.estimate("gpt2-xl", **where, **degrees, recompute="none", **kernels)
+    assert found.step_time_s == pytest.approx(priced.document.step_time_s, rel=1e-12)
+    assert found.step_time_s != usual.step_time_s
+    assert run_of_document(found).configuration.kernels == Kernels(
+        **{name.replace("flash", "fused"): value for name, value in kernels.items()}
+    )
+    assert recheck(found.document) == found.document
+    ((name, value),) = kernels.items()
+    flag = name.replace("_", "-")
+    words = {False: f"--no-{flag}", True: f"--{flag}"}.get(value, f"--{flag} {value}")
+    assert words in command_of(found.document).text
+    assert {change.key for change in trainwright.diff(usual, found).document.request_changes} == {
+        name.replace("flash", "fused")
+    }

@@ -624,9 +624,7 @@ def test_what_does_not_fit_is_priced_in_full_and_says_what_finds_changes() -> No
         ({"pool": "4x8:0", "dp": 2}, "^dp: must be the 4 replicas of --pool, got 2"),
         ({"pool": "0", "dp": 8}, "^pool: must use at most the 8 A100"),
         ({"pp": 2, "pool": "0,1", "blocks": "20,11"}, "^blocks: must add up to the 32 blocks"),
-        ({"pp": 2, "pool": "0,1", "flash_attention": False}, "^flash-attention: .* several pools"),
         ({"pp": 2, "pool": "0,1", "precision": "fp8"}, "^precision: A100-80GB-SXM multiplies in"),
-        ({"pool": "0", "sequence_parallel": False}, "^sequence-parallel: .* several pools"),
         ({"pp": 2, "pool": "0,1", "nodes": 3}, "^nodes: must be dealt out to the pools as 1:1"),
         ({"pp": 2, "pool": "0,1", "calibration": "x"}, "^calibration: must be a file of"),
         ({"pp": 2, "pool": "0,1", "mapping": "tp-cp-ep-pp-dp"}, "^mapping, state-copies: "),
@@ -637,6 +635,29 @@ def test_a_layout_that_cannot_be_is_refused_by_its_option(
 ) -> None:
     with pytest.raises((InvalidInput, UnsupportedFeature), match=fault):
         estimate("llama3-8b", cluster=two_kinds(), **(STATED | options))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"sequence_parallel": False},
+        {"flash_attention": False},
+        {"fused_cross_entropy": True, "vocabulary_multiple": 1},
+        {"recompute": "selective", "recompute_module": ["layernorm"]},
+    ],
+)
+def test_one_pool_of_several_prices_a_run_as_the_pool_by_itself(
+    options: dict[str, object], tmp_path: Path
+) -> None:
+    asked: dict[str, object] = STATED | {"pp": 2, "dp": 2} | options
+    alone = estimate("llama3-8b", cluster=two_kinds().alone(A100), **asked).document  # type: ignore[arg-type]
+    report = estimate("llama3-8b", cluster=two_kinds(), pool="0", **asked)  # type: ignore[arg-type]
+    for name in ("step_time_s", "peak_memory_bytes", "mfu", "pipeline_s"):
+        assert getattr(report.document, name) == pytest.approx(getattr(alone, name), rel=1e-12)
+    usual = estimate("llama3-8b", cluster=two_kinds(), pool="0", **STATED, pp=2, dp=2).document  # type: ignore[arg-type]
+    assert usual.step_time_s != report.document.step_time_s
+    report.save(tmp_path / "stated.json")
+    assert load_explained_document(tmp_path / "stated.json") == report.document
 
 
 def test_a_jobs_own_file_is_priced_on_several_pools(tmp_path: Path) -> None:

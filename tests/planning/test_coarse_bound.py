@@ -60,7 +60,7 @@ from trainwright.planning.question.question import (
 from trainwright.planning.search.frontier import Frontier, least_of
 from trainwright.planning.search.prefetch import Shelf
 from trainwright.plans import Plan, Stage
-from trainwright.plans.configuration import Overlap
+from trainwright.plans.configuration import Kernels, Overlap
 from trainwright.step.pipeline import PipelineShape, PipelineTimes, pipeline_ends_s
 from trainwright.step.predict import predict_step
 
@@ -106,11 +106,15 @@ CLUSTERS = {
 NOTHING_HIDES = Overlap(gradients=0, parameters=0, pipeline=0)
 SETTINGS = {
     "usual": USUAL_SETTINGS,
-    "nothing overlaps": RunSettings(overlap=NOTHING_HIDES, fused_cross_entropy=True),
+    "nothing overlaps": RunSettings(
+        overlap=NOTHING_HIDES, kernels=Kernels(fused_cross_entropy=True)
+    ),
     "all overlaps": RunSettings(
         overlap=Overlap(gradients=1, parameters=1, tensor=1, experts=1, pipeline=0.5)
     ),
-    "no flash attention": RunSettings(fused_attention=False, vocabulary_multiple=1000),
+    "no flash attention": RunSettings(
+        kernels=Kernels(fused_attention=False, vocabulary_multiple=1000)
+    ),
     "another recipe": RunSettings(
         recipe=Recipe(
             optimizer=Optimizer.SGD,

@@ -29,7 +29,7 @@ from trainwright.execution import Budget
 from trainwright.model import ContextExchange, Optimizer, Recipe, TokenDispatcher
 from trainwright.planning.question.question import RunSettings, Span
 from trainwright.planning.search.search import plan_model
-from trainwright.plans.configuration import DEFAULT_OVERHEADS, Overlap
+from trainwright.plans.configuration import DEFAULT_OVERHEADS, Kernels, Overlap
 from trainwright.profile import Recompute
 
 TWO, THREE, FOUR = (replace(LLAMA, num_layers=count) for count in (2, 3, 4))
@@ -44,8 +44,7 @@ CHIPS = networked(template_device(REFERENCE_DESIGN, Surroundings()), Surrounding
 BARE = RunSettings(
     recipe=Recipe(optimizer=Optimizer.SGD, gradient_dtype="bf16", main_weight_dtype="none"),
     overlap=Overlap(gradients=0, parameters=0, pipeline=0),
-    fused_attention=False,
-    fused_cross_entropy=True,
+    kernels=Kernels(fused_attention=False, fused_cross_entropy=True),
 )
 HIDDEN = RunSettings(
     recipe=Recipe(expert_imbalance=1.5),

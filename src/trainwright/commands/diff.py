@@ -30,8 +30,12 @@ from trainwright.documents.schedule import ScheduleResult
 from trainwright.documents.sweep import ModelSweepResult
 from trainwright.errors import InvalidInput
 from trainwright.model import DEFAULT_RECIPE
-from trainwright.planning.question.question import RunSettings
-from trainwright.plans.configuration import DEFAULT_OVERLAP, NO_OVERHEADS, PlanRequest
+from trainwright.plans.configuration import (
+    DEFAULT_OVERLAP,
+    NO_OVERHEADS,
+    USUAL_KERNELS,
+    PlanRequest,
+)
 from trainwright.plans.plan import SpanRecord
 from trainwright.plans.status import OPTIMAL_TOLERANCE
 from trainwright.profile import Recompute
@@ -161,6 +165,8 @@ def _request_facts(document: Compared) -> dict[str, Any]:
         for field in fields(part) if part is not None else ():
             value = getattr(part, field.name)
             facts[field.name] = _plain(value)
+    if isinstance(request, PlanRequest):
+        facts |= asdict(request.kernels or USUAL_KERNELS)
     return facts
 
 
@@ -218,12 +224,6 @@ def _model_in(part: Embedded) -> object:
 # What `diff` compares of a model's plan or estimate: both are one run on a cluster
 # ---------------------------------------------------------------------------------
 
-_KERNELS: Final = (
-    "fused_attention",
-    "fused_cross_entropy",
-    "vocabulary_multiple",
-    "recompute_modules",
-)
 Run: TypeAlias = ModelPlanResult | ModelEstimateResult
 
 
@@ -280,8 +280,9 @@ def asked_facts(document: Run) -> dict[str, Any]:
         if workload is not None:
             facts["global_batch"] = workload.global_batch
             facts["sequence_length"] = workload.sequence_length
-        asked, kernels = document.request, RunSettings()
-        facts |= {name: getattr(kernels, name) for name in _KERNELS}
+        asked = document.request
+        facts |= asdict(asked.kernels or USUAL_KERNELS)
+        facts["recompute_modules"] = _plain_run(asked.space.recompute_modules)
         return facts | _facts_of(
             asked.recipe or DEFAULT_RECIPE,
             asked.overlap or DEFAULT_OVERLAP,
@@ -292,7 +293,7 @@ def asked_facts(document: Run) -> dict[str, Any]:
     facts["sequence_length"] = (
         stated_length(run) if request.model.kind == "profile" else run.sequence_length
     )
-    facts |= {name: _plain_run(getattr(run, name)) for name in _KERNELS}
+    facts |= asdict(run.kernels) | {"recompute_modules": _plain_run(run.recompute_modules)}
     return facts | _facts_of(run.recipe, run.overlap, run.overheads)
 
 

@@ -45,7 +45,6 @@ from trainwright.documents.runs import gaps_of, planned_job
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature, refuse
 from trainwright.formats.catalog import accelerator, known_layouts
 from trainwright.options.clusters import (
-    refuse_several_pools,
     resolve_pools,
     stated_chains,
     with_host,
@@ -781,17 +780,6 @@ def _stated(
     if stated not in (None, data):
         raise InvalidInput.of("dp", f"must be the {data} replicas of --pool, got {stated}")
     run = configuration_of({**options, "dp": data}, num_devices=None)
-    usual = Configuration(
-        parallelism=run.parallelism,
-        microbatch_size=run.microbatch_size,
-        global_batch=run.global_batch,
-        sequence_length=run.sequence_length,
-    )
-    for name in _USUAL:
-        if getattr(run, name) != getattr(usual, name):
-            refuse_several_pools(cluster, OPTION_OF[name], alternative="leave it out")
-    if run.parallelism.sequence_parallel != (run.parallelism.tensor > 1):
-        refuse_several_pools(cluster, "sequence-parallel", alternative="leave it out")
     total = run.global_batch // run.microbatch_size
     if first.count is None:
         chains = (replace(first, count=data, num_microbatches=total // data),)
@@ -800,11 +788,6 @@ def _stated(
         wanted = f"must share out the {run.global_batch} sequences of the batch"
         raise InvalidInput.of("pool", f"{wanted}, got {shared} x {run.microbatch_size}")
     return run, chains
-
-
-_USUAL: Final = (
-    *("recompute_modules", "fused_attention", "fused_cross_entropy", "vocabulary_multiple"),
-)
 
 
 def _refuse_illegal(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,7 @@ from trainwright.plans.capability import OTHER_TARGETS, TARGETS, capability_of, 
 from trainwright.plans.configuration import (
     DEFAULT_OVERLAP,
     NO_OVERHEADS,
+    USUAL_KERNELS,
     PlanRequest,
     even_blocks,
     own_split,
@@ -163,6 +164,7 @@ def planned_job(document: ModelPlanResult, model: TransformerConfig, cluster: Cl
         schedule=shape.family,
         recipe=document.request.recipe or DEFAULT_RECIPE,
         recompute_modules=document.request.space.recompute_modules,
+        **asdict(document.request.kernels or USUAL_KERNELS),
         overlap=document.request.overlap or DEFAULT_OVERLAP,
         overheads=document.request.overheads or NO_OVERHEADS,
         devices_per_node=min(cluster.pools[pool].devices_per_node for pool in nodes or (0,)),

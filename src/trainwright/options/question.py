@@ -38,7 +38,7 @@ from trainwright.options.space import (
     record_of,
     refuse_no_search,
 )
-from trainwright.options.table import option_of
+from trainwright.options.table import fields_given, option_of
 from trainwright.planning.question.question import (
     ANY,
     ModelQuestion,
@@ -60,6 +60,8 @@ from trainwright.plans.capability_table import (
 from trainwright.plans.configuration import (
     DEFAULT_OVERLAP,
     NO_OVERHEADS,
+    USUAL_KERNELS,
+    Kernels,
     PlanRequest,
     is_wide,
     modes_beside,
@@ -133,6 +135,7 @@ def request_of(call: ModelCall, *, time_limit_s: float | None) -> PlanRequest:
         overheads=question.overheads,
         recipe=_unless_usual(question.settings.recipe, DEFAULT_RECIPE),
         overlap=_unless_usual(question.settings.overlap, DEFAULT_OVERLAP),
+        kernels=_unless_usual(question.settings.kernels, USUAL_KERNELS),
         space=record_of(
             question.allowed,
             excluded=call.excluded_options,
@@ -196,6 +199,7 @@ def call_of(request: PlanRequest) -> ModelCall:
             settings=RunSettings(
                 recipe=request.recipe or DEFAULT_RECIPE,
                 overlap=request.overlap or DEFAULT_OVERLAP,
+                kernels=request.kernels or USUAL_KERNELS,
                 recompute_modules=space.recompute_modules,
             ),
             account=deciding_memory(
@@ -637,6 +641,7 @@ def _settings(options: Options, cluster: Cluster) -> RunSettings:
         settings = RunSettings(
             recipe=recipe_of(options),
             overlap=overlap_of(options),
+            kernels=Kernels(**fields_given("plan", "kernels", options)),
             recompute_modules=modules_of(options),
         )
         for pool in cluster.pools:

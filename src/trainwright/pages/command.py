@@ -50,6 +50,7 @@ from trainwright.plans.capability_table import own_choices
 from trainwright.plans.configuration import (
     DEFAULT_OVERLAP,
     NO_OVERHEADS,
+    USUAL_KERNELS,
     USUAL_OVERHEADS,
     Configuration,
     PlanRequest,
@@ -319,6 +320,7 @@ def _sources(cluster: Embedded) -> Iterator[str]:
 _USUAL: Final[Mapping[str, Any]] = {
     "recipe": DEFAULT_RECIPE,
     "overlap": DEFAULT_OVERLAP,
+    "kernels": USUAL_KERNELS,
     "overheads": USUAL_OVERHEADS,
     "space": EVERYTHING,
     "parallelism": {"tensor": 1, "pipeline": 1, "context": 1, "expert": 1, "virtual_stages": 1}
@@ -353,6 +355,7 @@ def _asked(request: PlanRequest, own: str) -> dict[str, Any]:
         "searched": space,
         "recipe": request.recipe,
         "overlap": request.overlap,
+        "kernels": request.kernels,
         "overheads": request.overheads or NO_OVERHEADS,
         "request": request,
     }

@@ -469,6 +469,11 @@ class Configuration:
         refuse(self._faults())
 
     @property
+    def kernels(self) -> Kernels:
+        """Those that run."""
+        return Kernels(**{each.name: getattr(self, each.name) for each in fields(Kernels)})
+
+    @property
     def step_settings(self) -> StepSettings:
         """What a step is priced with beside its plan, profile and cluster."""
         return {"overlap": self.overlap, "overheads": self.overheads}
@@ -496,6 +501,23 @@ class Configuration:
     def num_microbatches(self) -> int:
         """Microbatches of a step on each replica; a batch that does not divide is rounded down."""
         return self.global_batch // (self.microbatch_size * self.parallelism.data)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernels:
+    """What of a `Configuration` says which kernels run, where a request keeps that by itself."""
+
+    fused_attention: bool = True
+    fused_cross_entropy: bool = False
+    vocabulary_multiple: int = 128
+
+    def __post_init__(self) -> None:
+        if not 1 <= (multiple := self.vocabulary_multiple) <= LARGEST_BATCH:
+            wanted = f"must be from 1 to {LARGEST_BATCH}"
+            raise InvalidInput.of("vocabulary_multiple", f"{wanted}, got {multiple}")
+
+
+USUAL_KERNELS: Final = Kernels()
 
 
 def even_blocks(num_blocks: int, num_stages: int) -> tuple[int, ...]:
@@ -552,9 +574,9 @@ def own_split(target: str, model: TransformerConfig, num_stages: int) -> tuple[i
 class PlanRequest(FlatRequest):
     """The request of `plan` on a cluster: of a model, or of a profile.
 
-    `overheads` are none where absent, `recipe` and `overlap` the usual ones; `top` is the number of
-    runners-up, `effort` 1 where absent, and the account of memory is that of `software` where it is
-    not the framework's.
+    `overheads` are none where absent, `recipe`, `overlap` and `kernels` the usual ones; `top` is
+    the number of runners-up, `effort` 1 where absent, and the account of memory is that of
+    `software` where it is not the framework's.
     """
 
     cluster: Embedded | None = None
@@ -562,6 +584,7 @@ class PlanRequest(FlatRequest):
     overheads: MemoryOverheads | None = None
     recipe: Recipe | None = None
     overlap: Overlap | None = None
+    kernels: Kernels | None = field(default=None, metadata={RARE: True})
     num_devices: int | None = None
     top: int | None = None
     prefer: str | None = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, Protocol
@@ -38,7 +38,9 @@ from trainwright.plans.configuration import (
     DEFAULT_OVERLAP,
     KEEP_THEIRS,
     NO_OVERHEADS,
+    USUAL_KERNELS,
     Configuration,
+    Kernels,
     Overlap,
     StepSettings,
     offload_faults,
@@ -163,10 +165,8 @@ class RunSettings:
 
     recipe: Recipe = DEFAULT_RECIPE
     overlap: Overlap = DEFAULT_OVERLAP
-    fused_attention: bool = True
-    fused_cross_entropy: bool = False
+    kernels: Kernels = USUAL_KERNELS
     recompute_modules: tuple[str, ...] | None = None
-    vocabulary_multiple: int = 128
 
     @classmethod
     def of(cls, run: Configuration) -> RunSettings:
@@ -174,18 +174,17 @@ class RunSettings:
         return cls(
             recipe=run.recipe,
             overlap=run.overlap,
-            fused_attention=run.fused_attention,
-            fused_cross_entropy=run.fused_cross_entropy,
+            kernels=run.kernels,
             recompute_modules=run.recompute_modules,
-            vocabulary_multiple=run.vocabulary_multiple,
         )
 
     @property
-    def kernels(self) -> tuple[str, str]:
+    def kernel_names(self) -> tuple[str, str]:
         """As a profile's point names them."""
+        own = self.kernels
         return (
-            FUSED_ATTENTION if self.fused_attention else UNFUSED_ATTENTION,
-            FUSED_CROSS_ENTROPY if self.fused_cross_entropy else UNFUSED_CROSS_ENTROPY,
+            FUSED_ATTENTION if own.fused_attention else UNFUSED_ATTENTION,
+            FUSED_CROSS_ENTROPY if own.fused_cross_entropy else UNFUSED_CROSS_ENTROPY,
         )
 
     def estimator(self, model: TransformerConfig, cluster: Cluster) -> Estimator:
@@ -196,7 +195,7 @@ class RunSettings:
             recipe=self.recipe,
             overlap=self.overlap,
             selective_modules=self.recompute_modules,
-            vocabulary_multiple=self.vocabulary_multiple,
+            vocabulary_multiple=self.kernels.vocabulary_multiple,
         )
 
     def shape(self, run: RunShape, *, precision: str) -> RunShape:
@@ -205,9 +204,7 @@ class RunSettings:
         return replace(
             run,
             precision=recipe.numbers(precision),
-            fused_attention=self.fused_attention,
-            fused_cross_entropy=self.fused_cross_entropy,
-            vocabulary_multiple=self.vocabulary_multiple,
+            **asdict(self.kernels),
             **recipe.run_fields,
         )
 
@@ -448,7 +445,7 @@ class ModelQuestion:
     def recompute_rules(self) -> tuple[RecomputeRule, ...]:
         """What a block repeats in each mode that is allowed."""
         source = self.settings.estimator(self.config, self.cluster)
-        fused = FUSED_ATTENTION in self.settings.kernels
+        fused = self.settings.kernels.fused_attention
         return tuple(source.rule(mode, fused_attention=fused) for mode in self.allowed.recompute)
 
     def _faults(self) -> Iterator[Fault]:
@@ -491,7 +488,7 @@ class ModelQuestion:
 
 
 def estimate_profile(estimator: ProfileSource, question: ModelQuestion, point: Point) -> Profile:
-    """What layers cost at a point; sequence parallelism goes with tensor parallelism."""
+    """What layers cost at a point."""
     return estimator.profile(_profile_point(question, point, (point.tensor,)))
 
 
@@ -510,10 +507,10 @@ def _profile_point(question: ModelQuestion, point: Point, tensor: tuple[int, ...
         context_parallel=point.context,
         expert_parallel=point.expert,
         expert_tensor_parallel=point.expert_tensor,
-        sequence_parallel=max(tensor) > 1,
+        sequence_parallel=max(tensor) > 1 and point.cuts_sequences,
         precision=question.workload.precision,
         recompute=tuple(map(str, question.allowed.recompute)),
-        kernels=question.settings.kernels,
+        kernels=question.settings.kernel_names,
     )
 
 
@@ -545,20 +542,25 @@ class Workload:
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Point:
-    """One microbatch on one device; `expert_tensor` None is that of a model without experts."""
+    """One microbatch on one device; `expert_tensor` None is that of a model without experts.
+
+    Plans that are searched cut sequences wherever tensors are cut; a run that is stated need not.
+    """
 
     microbatch_size: int
     tensor: int
     context: int = 1
     expert: int = 1
     expert_tensor: int | None = None
+    cuts_sequences: bool = True
 
     @classmethod
     def of(cls, degrees: Parallelism, microbatch_size: int | None) -> Point:
         """Where a plan of these degrees runs its layers."""
         names = ("tensor", "context", "expert", "expert_tensor")
         own = {name: getattr(degrees, name) for name in names}
-        return cls(microbatch_size=microbatch_size or 1, **own)
+        cut = degrees.sequence_parallel or degrees.tensor == 1
+        return cls(microbatch_size=microbatch_size or 1, cuts_sequences=cut, **own)
 
     @property
     def devices(self) -> int:
@@ -877,12 +879,10 @@ def run_of_plan(question: ModelQuestion, plan: Plan, profile: Profile) -> Config
         recompute=max(sorted(set(modes)), key=modes.count, default=Recompute.NONE),
         recompute_modules=settings.recompute_modules,
         blocks_per_stage=blocks if degrees is not None and any(blocks) else None,
-        fused_attention=settings.fused_attention,
-        fused_cross_entropy=settings.fused_cross_entropy,
-        vocabulary_multiple=settings.vocabulary_multiple,
         recipe=replace(
             settings.recipe, precision=question.workload.precision or settings.recipe.precision
         ),
+        **asdict(settings.kernels),
         **question.step_settings,
     )
 
