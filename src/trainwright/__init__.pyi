@@ -29,7 +29,6 @@ from trainwright.commands.whatif import WhatIfReport
 from trainwright.documents.explanation import reasons
 from trainwright.documents.fit import FitResult
 from trainwright.documents.model_estimate import ModelEstimateResult
-from trainwright.documents.model_plan import ModelPlanResult
 from trainwright.documents.open import AnyDocument, Result
 from trainwright.documents.printing import Report
 from trainwright.documents.profile_plan import EstimateResult
@@ -204,7 +203,7 @@ def estimate(
     microbatches: int | None = ...,
     point: int | None = ...,
     time_unit: str | None = ...,
-) -> Report[EstimateResult] | Report[ModelEstimateResult] | Report[ModelPlanResult]: ...
+) -> Report[EstimateResult] | Report[ModelEstimateResult]: ...
 def fit(
     model: str | Path,
     *,

@@ -20,16 +20,19 @@ from trainwright.commands.plan import plan
 from trainwright.commands.sweep import sweep
 from trainwright.commands.verify import verify
 from trainwright.documents.explanation import reasons, recommended_plan, with_reasons
+from trainwright.documents.model_estimate import ModelEstimateResult
 from trainwright.documents.model_plan import BusiestRank, ModelPlanResult, PoolRecord
 from trainwright.documents.model_search import launch_gaps, planned_on_pools, priced_parts
 from trainwright.documents.open import Result, load_explained_document, recheck
+from trainwright.documents.printing import Report
 from trainwright.documents.reasons import changes_of
 from trainwright.documents.sweep import on_more_devices
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.execution import Budget
 from trainwright.formats import catalog
-from trainwright.formats.document_json import content_hash, encode
+from trainwright.formats.document_json import content_hash, decode_document, encode
 from trainwright.options.clusters import calibrated, without_host
+from trainwright.pages.command import command_of
 from trainwright.planning.reasons.why import moves_on_pools
 from trainwright.plans.prediction import RankRecord
 from trainwright.plans.status import Status
@@ -474,6 +477,13 @@ def stated(found: ModelPlanResult) -> dict[str, object]:
     }
 
 
+def plan_of(report: Report[Any]) -> ModelPlanResult:
+    """The plan whose price an estimate on several pools says."""
+    assert report.document.kind == "model-estimate"
+    found: ModelPlanResult = report.document.plan
+    return found
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -496,13 +506,22 @@ def test_an_estimate_of_a_plans_layout_has_the_figures_of_the_plan(
     found = plan("llama3-8b", cluster=two_kinds(), **(NARROW | options)).document  # type: ignore[arg-type]
     assert found.on_pools
     same = {name: own for name, own in options.items() if name in ("offload", "memory", "sequence")}
-    priced = estimate("llama3-8b", cluster=two_kinds(), **(stated(found) | same)).document  # type: ignore[arg-type]
+    whole = estimate("llama3-8b", cluster=two_kinds(), **(stated(found) | same)).document  # type: ignore[arg-type]
+    assert isinstance(whole, ModelEstimateResult)
+    priced = whole.plan
+    assert priced is not None
     assert priced.on_pools
     assert [stage.layers for stage in priced.stages] == [stage.layers for stage in found.stages]
     assert priced.layout == found.layout
     figures = ("step_time_s", "step_time_low_s", "step_time_high_s", "pipeline_s", "optimizer_s")
     for name in (*figures, "tokens_per_s", "mfu", "exposed_gradient_sync_s", "peak_memory_bytes"):
         assert getattr(priced, name) == pytest.approx(getattr(found, name), rel=1e-12)
+    for name in (*figures, "tokens_per_s", "mfu", "peak_memory_bytes", "devices_used", "fits"):
+        assert getattr(whole, name) == getattr(priced, name)
+    for held, rank in zip(whole.memory, found.ranks, strict=True):
+        assert held.total_bytes == pytest.approx(rank.memory_bytes, rel=1e-12)
+        assert (held.chain, held.rank, held.pool) == (rank.chain, rank.rank, rank.pool)
+    assert whole.margin_bytes == min(rank.margin_bytes for rank in priced.ranks)
     for own, rank in zip(priced.ranks, found.ranks, strict=True):
         assert own.memory.by_class == pytest.approx(rank.memory.by_class, rel=1e-12)
         assert own.margin_bytes == pytest.approx(rank.margin_bytes, rel=1e-12)
@@ -529,7 +548,7 @@ def test_memory_and_nodes_are_those_of_every_pool_as_its_file_would_say() -> Non
     assert {group.num_devices for group in asked.groups} == {16}
     assert max(group.memory_limit_bytes for group in asked.groups) < 60 * 2**30
     asked_of = {"cluster": two_kinds(), "nodes": 4, "memory": "60GiB"}
-    priced = estimate("llama3-8b", **asked_of, **stated(asked)).document  # type: ignore[arg-type]
+    priced = plan_of(estimate("llama3-8b", **asked_of, **stated(asked)))  # type: ignore[arg-type]
     assert priced.step_time_s == pytest.approx(asked.step_time_s, rel=1e-12)
     assert priced.ranks[0].margin_bytes == pytest.approx(asked.ranks[0].margin_bytes, rel=1e-12)
 
@@ -570,7 +589,7 @@ def test_each_pool_has_the_constants_that_a_calibration_has_of_its_device(tmp_pa
 def test_a_head_that_is_cut_over_pools_is_estimated_as_planned(schedule: str, pp: int) -> None:
     found = document(schedule=schedule, pp=pp)
     assert (found.layout, found.schedule) == ("across", schedule)
-    priced = estimate("llama3-8b", cluster=two_kinds(), **stated(found)).document  # type: ignore[arg-type]
+    priced = plan_of(estimate("llama3-8b", cluster=two_kinds(), **stated(found)))  # type: ignore[arg-type]
     assert priced.step_time_s == pytest.approx(found.step_time_s, rel=1e-12)
     assert priced.ranks == found.ranks
     assert found.gap is not None
@@ -598,9 +617,40 @@ def test_an_estimate_on_several_pools_is_read_priced_and_exported_like_a_plan(
     assert verify(path, level=0).passed
 
 
+@pytest.mark.parametrize(
+    ("path", "value", "fault"),
+    [
+        ("step_time_s", 1.0, "^step_time_s: must be "),
+        ("memory.1.total_bytes", 1.0, r"^memory\[1\]\.total_bytes: must be "),
+        ("request.configuration.fused_attention", False, "^request.configuration: must be what "),
+        ("request.configuration.recompute", "full", "^plan.recompute: must be one of none"),
+        ("plan.ranks.0.count", 2, r"^plan\."),
+        ("request.model.name", "another", "^request.model: must be that of plan.request"),
+    ],
+)
+def test_an_estimate_on_several_pools_that_was_edited_is_refused(
+    path: str, value: object, fault: str
+) -> None:
+    report = estimate("llama3-8b", cluster=two_kinds(), **STATED, pp=2, pool="1,0")  # type: ignore[arg-type]
+    content = json.loads(report.to_json())
+    *inner, last = path.split(".")
+    at = content
+    for name in inner:
+        at = at[int(name)] if name.isdecimal() else at[name]
+    at[int(last) if last.isdecimal() else last] = value
+    document = decode_document(content, {"model-estimate": ModelEstimateResult}, source="")
+    with pytest.raises(InvalidInput, match=fault):
+        recheck(document)
+
+
+def test_the_command_of_an_estimate_on_several_pools_says_where_its_ranks_lie() -> None:
+    report = estimate("llama3-8b", cluster=two_kinds(), **STATED, pool=["4x2:0", "4x6:1"])  # type: ignore[arg-type]
+    assert "--pool 4x2:0 --pool 4x6:1" in command_of(report.document).text
+
+
 def test_replicas_may_cross_pools_in_ways_of_their_own() -> None:
     chains = ["2x8:0,1", "2x8:1,0"]
-    made = estimate("llama3-8b", cluster=two_kinds(), **STATED, pp=2, pool=chains).document  # type: ignore[arg-type]
+    made = plan_of(estimate("llama3-8b", cluster=two_kinds(), **STATED, pp=2, pool=chains))  # type: ignore[arg-type]
     assert made.layout == "woven"
     assert [rank.pool for rank in made.ranks] == [0, 1, 1, 0]
 
@@ -609,7 +659,9 @@ def test_what_does_not_fit_is_priced_in_full_and_says_what_finds_changes() -> No
     small = with_memory(two_kinds(), A100, 8.0)
     report = estimate("llama3-8b", cluster=small, **STATED, pool=["4x2:0", "4x6:1"])  # type: ignore[arg-type]
     assert not report.document.fits
-    assert min(rank.margin_bytes for rank in report.document.ranks) < 0
+    assert min(rank.margin_bytes for rank in report.document.memory) < 0
+    assert report.document.memory[report.document.heaviest_rank].device_kind == "A100-80GB-SXM"
+    assert report.document.verdict == "does not fit"
     assert "changes that fit are found by: trainwright improve" in report.explain()
 
 
@@ -679,7 +731,7 @@ def test_a_jobs_own_file_is_priced_on_several_pools(tmp_path: Path) -> None:
     text = " ".join([*(f"--{k} {v}" for k, v in words.items()), *(f"--{flag}" for flag in flags)])
     path = tmp_path / "job.args"
     path.write_text(f"{text} --swiglu --disable-bias-linear --normalization RMSNorm")
-    found = estimate(source=("megatron", path), cluster=two_kinds(), pool="1,0").document
+    found = plan_of(estimate(source=("megatron", path), cluster=two_kinds(), pool="1,0"))
     assert found.on_pools
     assert found.parallelism is not None
     assert (found.parallelism.tensor, found.parallelism.pipeline, found.micro_batch) == (2, 2, 1)
@@ -701,7 +753,7 @@ def test_a_recipe_and_what_hides_are_of_all_pools(tmp_path: Path) -> None:
     assert found.request.recipe is not None
     assert found.ranks[0].memory.by_class["optimizer"] < usual.ranks[0].memory.by_class["optimizer"]
     assert found.exposed_gradient_sync_s != usual.exposed_gradient_sync_s
-    priced = estimate("llama3-8b", cluster=two_kinds(), **stated(found), **trained).document  # type: ignore[arg-type]
+    priced = plan_of(estimate("llama3-8b", cluster=two_kinds(), **stated(found), **trained))  # type: ignore[arg-type]
     assert priced.on_pools
     assert priced.step_time_s == pytest.approx(found.step_time_s, rel=1e-12)
     assert priced.ranks[0].margin_bytes == pytest.approx(found.ranks[0].margin_bytes, rel=1e-12)

@@ -20,7 +20,7 @@ from trainwright.documents.difference import (
 )
 from trainwright.documents.model_estimate import ModelEstimateResult
 from trainwright.documents.model_plan import ModelPlanResult
-from trainwright.documents.open import load_any_document
+from trainwright.documents.open import load_any_document, priced_plan
 from trainwright.documents.placement import PlacedStageRecord, PlacementResult
 from trainwright.documents.plan_view import devices_by_pool, order_in_words
 from trainwright.documents.printing import Report
@@ -102,7 +102,7 @@ def _open(document: AnyDocument) -> Any:
     if isinstance(found, ModelSweepResult):
         problem = f'cannot be compared: a document of kind "{found.kind}" holds several plans'
         raise InvalidInput.of("documents", problem)
-    return found.after if isinstance(found, WhatIfResult) else found
+    return found.after if isinstance(found, WhatIfResult) else priced_plan(found)
 
 
 def _schedule_difference(before: ScheduleResult, after: ScheduleResult) -> Difference:

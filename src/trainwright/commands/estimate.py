@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainwright.commands.output import check_output, emit, finish
-from trainwright.documents.model_estimate import estimate_model
+from trainwright.documents.model_estimate import estimate_model, estimate_on_pools
 from trainwright.documents.printing import Report
 from trainwright.documents.profile_plan import (
     EstimateResult,
@@ -56,7 +56,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from trainwright.documents.model_estimate import ModelEstimateResult
-    from trainwright.documents.model_plan import ModelPlanResult
     from trainwright.frameworks.read_job import StatedJob
     from trainwright.options.inputs import ProfileInput
     from trainwright.plans.plan import Stage
@@ -74,7 +73,7 @@ def estimate(
     *,
     source: tuple[str | None, str | Path] | None = None,
     **options: Any,
-) -> Report[EstimateResult] | Report[ModelEstimateResult] | Report[ModelPlanResult]:
+) -> Report[EstimateResult] | Report[ModelEstimateResult]:
     """Price a run of a model or profile on `cluster`, or a `plan` (a document) of a profile.
 
     `source` names a framework (`frameworks.jobs.FORMATS`; None: its content says) and a file of an
@@ -88,12 +87,11 @@ def estimate(
     selective, full, or full:N for the first N blocks of each stage, `overlap` maps gradients,
     parameters, tensor, experts or pipeline to a share, sizes are bytes or text with a unit, and
     `calibration` is a file that `calibrate` wrote or a built-in software line. On several pools
-    `pool` says where each rank lies, and the answer is the document of a plan. A profile
-    takes degrees and schedule on a `cluster`, and without one `plan`, `devices`, `memory`,
-    `bandwidth` and `microbatches`. What is not given is taken from the
-    plan document's own request, then from the profile. Raises `InvalidInput` naming every rule that
-    is broken; what only overflows memory is priced in full, with `fits` false, and `changes` prices
-    what would make it fit.
+    `pool` says where each rank lies. A profile takes degrees and schedule on a `cluster`, and
+    without one `plan`, `devices`, `memory`, `bandwidth` and `microbatches`. What is not given is
+    taken from the plan document's own request, then from the profile. Raises `InvalidInput` naming
+    every rule that is broken; what only overflows memory is priced in full, with `fits` false, and
+    `changes` prices what would make it fit.
     """
     options = read("estimate", options, own=("source",))
     overrides = setting_overrides(options)
@@ -119,13 +117,12 @@ def estimate(
         if failure is not None or snapshot is not None:
             problem = "how a run ended is compared with an estimate on one pool"
             raise InvalidInput.of("from", problem)
-        from trainwright.documents.model_search import estimate_on_pools
-
         asked = {**options, "cluster": whole}
         if job is not None and options.get("calibration") is None:
             asked["software"] = software_named_by(options, framework=job.software)
         said = job.warnings if job else ()
-        return Report(estimate_on_pools(given, asked, warnings=said))
+        software = software_named_by(asked, framework=job.software if job else None)
+        return Report(estimate_on_pools(given, asked, framework=software, warnings=said))
     if "pool" in options:
         raise InvalidInput.of("pool", f"must be left out: {whole.cluster.name} is one pool")
     if isinstance(given, ModelInput):

@@ -17,15 +17,15 @@ from trainwright.documents.model_plan import (
     ModelPlanResult,
     planned,
     profile_of,
+    with_plan_on_pools,
 )
 from trainwright.documents.model_search import (
     launch_gaps,
     plan_on_cluster,
     planned_on_pools,
     step_on_pools_s,
-    with_plan_on_pools,
 )
-from trainwright.documents.open import open_document
+from trainwright.documents.open import open_document, priced_plan
 from trainwright.documents.plan_view import busiest_rank, fullest_rank, memory_classes, plan_view
 from trainwright.documents.printing import Report
 from trainwright.documents.profile_plan import count_recomputed
@@ -116,7 +116,7 @@ def reasons(document: AnyDocument, *, budget: Budget | None = None) -> Report[Mo
     leaves no time for is listed; without one, what 3.2 s of CPU do, or a fifth of the search.
     Raises `InvalidInput` where the document holds no plan of a model.
     """
-    found = open_document(document)
+    found = priced_plan(open_document(document))
     if not isinstance(found, ModelPlanResult) or not found.stages or found.step_time_s is None:
         raise InvalidInput.of("document", "must hold a plan of a model")
     budget = budget or NoLimit()
@@ -399,6 +399,7 @@ def _gain_record(gain: Gain, step_s: float) -> GainRecord:
 
 def has_reasons(document: object) -> bool:
     """Whether a document holds a plan of a model."""
+    document = priced_plan(document)
     if not isinstance(document, ModelPlanResult) or not document.stages:
         return False
     return document.status in (Status.OPTIMAL, Status.GAP)

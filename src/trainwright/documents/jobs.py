@@ -10,7 +10,7 @@ from trainwright._version import __version__
 from trainwright.documents.model_estimate import ModelEstimateResult
 from trainwright.documents.model_plan import ModelPlanResult, planned
 from trainwright.documents.model_search import planned_on_pools
-from trainwright.documents.open import load
+from trainwright.documents.open import load, priced_plan
 from trainwright.documents.printing import Report
 from trainwright.documents.registry import COMPARABLE
 from trainwright.documents.runs import (
@@ -54,6 +54,7 @@ Jobbed = ModelPlanResult | ModelEstimateResult
 
 def job_of(document: Jobbed) -> Job:
     """The job of a document. Raises `InvalidInput` where the document holds no plan."""
+    document = priced_plan(document)
     model, cluster = model_and_cluster(document.request)
     if isinstance(document, ModelPlanResult):
         return planned_job(document, model, cluster)
@@ -65,6 +66,7 @@ def job_of(document: Jobbed) -> Job:
 
 def stamp_of(document: Jobbed) -> Stamp:
     """Who writes, and the hash of what the document decides: same plan, same hash."""
+    document = priced_plan(document)
     if isinstance(document, ModelPlanResult):
         decided = {
             "model": document.request.model.sha256,
@@ -122,6 +124,7 @@ def timelines_of(document: Jobbed, job: Job | None = None) -> tuple[Timeline, ..
 
     `job` is that of the document, whose overlap and overheads count.
     """
+    document = priced_plan(document)
     if isinstance(document, ModelPlanResult) and document.on_pools:
         shelf, plan = planned_on_pools(document)
         profiles, settings = shelf.profiles_of(plan), shelf.question.step_settings
@@ -157,6 +160,7 @@ def block_modes(document: Jobbed) -> list[tuple[Recompute, ...]]:
 
     Of replicas on several pools that differ in it, those of the first.
     """
+    document = priced_plan(document)
     if isinstance(document, ModelPlanResult) and document.on_pools:
         model, _ = model_and_cluster(document.request)
         return [stage.block_modes for stage in planned_parts(document, model)]
@@ -205,7 +209,7 @@ def opened_run(document: Any) -> Any:
     """The document of a run: from its file, the one a result carries, or as it is."""
     found = document.document if isinstance(document, Report) else document
     is_file = isinstance(found, (str, Path))
-    return load(found, (*COMPARABLE, "improvement")) if is_file else found
+    return priced_plan(load(found, (*COMPARABLE, "improvement")) if is_file else found)
 
 
 def run_of_document(document: Any) -> DocumentedRun:

@@ -5,28 +5,37 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from trainwright._version import __version__
 from trainwright.cluster.framework_memory import is_sharded_by_deepspeed
 from trainwright.costing.estimate import roofline_provenance
 from trainwright.documents.fit import (
+    ClassRecord,
+    FailureRecord,
     StepDocument,
     account_words,
+    class_records,
+    class_table,
+    failure_lines,
+    failure_record,
     figure_fields,
     figure_table,
     fit_line,
     host_bytes,
     host_holds,
+    phase_table,
     run_fits,
     whole_experts,
 )
+from trainwright.documents.model_plan import ModelPlanResult
 from trainwright.documents.plan_view import (
     evidence_line,
     measured_words,
     memory_assumption,
     mfu_in_words,
     overlap_in_words,
+    plan_view,
     state_in_words,
     to_fit_in_words,
     unfitted_line,
@@ -48,6 +57,7 @@ from trainwright.documents.view import (
 from trainwright.errors import InvalidInput
 from trainwright.formats.calibration_toml import framework_memory
 from trainwright.formats.document_json import encode
+from trainwright.model import model_flops_per_sequence
 from trainwright.options.clusters import with_host
 from trainwright.options.inputs import ProfileInput, embed, naming_options
 from trainwright.options.question import measured_by
@@ -58,11 +68,15 @@ from trainwright.plans.configuration import Configuration, is_wide
 from trainwright.plans.job import trains_adapters, unsaid_training
 from trainwright.plans.plan import CommandLine, Embedded
 from trainwright.plans.prediction import MEMORY_CLASSES
-from trainwright.plans.status import MemorySnapshot, OutOfMemory, Phase
+from trainwright.plans.status import MemorySnapshot, OutOfMemory
 from trainwright.profile.measured_model import MeasuredModel
 from trainwright.provenance import RARE
 from trainwright.step.figures import PhaseMemory, phase_memories
-from trainwright.step.predict import price_configuration, profile_of_run
+from trainwright.step.predict import (
+    hardware_flops_per_sequence,
+    price_configuration,
+    profile_of_run,
+)
 from trainwright.units import (
     GIB,
     format_bytes,
@@ -72,185 +86,16 @@ from trainwright.units import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from trainwright.cluster import Cluster
+    from trainwright.documents.model_search import StatedPlan
     from trainwright.documents.view import Line, Table
     from trainwright.options.inputs import ModelInput
     from trainwright.options.option import Options
     from trainwright.plans.configuration import Configuration
-    from trainwright.plans.plan import Parallelism
-    from trainwright.plans.prediction import StageMemory, StagePrediction, StepPrediction
+    from trainwright.plans.prediction import StageMemory, StepPrediction
     from trainwright.profile.measured_model import Trained
-
-# What a job left behind of its memory, beside what was predicted: where it ran out, a snapshot
-# ---------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailureRecord:
-    """Where a job failed; bytes of one device, absent where its message leaves them out.
-
-    `rank` is that of the process among all, `pipeline_rank` the one that it belongs to, `gpu` the
-    number of the device among those that the process sees.
-    `missing_bytes` is what must be spared at least. `allocated_bytes`, `reserved_bytes` and
-    `outside_bytes` (context and communicators) are what was held then; `predicted_bytes` is the
-    most that tensors of that pipeline rank, or of the fullest, were predicted to hold.
-    `largest_class` is what most of that goes to.
-    """
-
-    rank: int | None = None
-    pipeline_rank: int | None = None
-    gpu: int | None = None
-    phase: Phase | None = None
-    tried_bytes: float | None = None
-    missing_bytes: float
-    allocated_bytes: float | None = None
-    reserved_bytes: float | None = None
-    outside_bytes: float | None = None
-    predicted_bytes: float
-    largest_class: str
-
-
-def phase_table(phases: Sequence[PhaseMemory]) -> Table:
-    """What is held before the first step, in a step, and while a checkpoint is saved."""
-    return table_of(
-        "A device in the phases of a job",
-        (words("phase"), column("tensors", "device_bytes"), column("first host", "host_bytes")),
-        ((each.phase, size(each.device_bytes), size(each.host_bytes)) for each in phases),
-        caption="a device in the phases of a job, and the host of rank 0",
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClassRecord:
-    """Bytes of one class of memory: in a snapshot, and predicted of the fullest rank.
-
-    Where frames do not tell, a block is of the class "unknown", of which nothing is predicted.
-    """
-
-    name: str
-    measured_bytes: float
-    predicted_bytes: float | None = None
-
-
-def class_records(
-    snapshot: MemorySnapshot, predicted_bytes: Mapping[str, float]
-) -> tuple[ClassRecord, ...]:
-    """Every class that either has, the largest of the snapshot first."""
-    names = [*snapshot.by_class_bytes, *predicted_bytes]
-    return tuple(
-        ClassRecord(
-            name=name,
-            measured_bytes=snapshot.by_class_bytes.get(name, 0.0),
-            predicted_bytes=predicted_bytes.get(name),
-        )
-        for name in dict.fromkeys(names)
-        if snapshot.by_class_bytes.get(name) or predicted_bytes.get(name)
-    )
-
-
-def class_table(snapshot: MemorySnapshot, records: Sequence[ClassRecord]) -> Table:
-    """Measured beside predicted, class by class."""
-    held = sum(record.predicted_bytes or 0.0 for record in records)
-    rows = [
-        *((r.name, r.measured_bytes, r.predicted_bytes) for r in records),
-        ("all", snapshot.allocated_bytes, held),
-    ]
-    title = f"Device {snapshot.device} at its fullest on record, by what allocated it"
-    return table_of(
-        title,
-        (
-            words("class"),
-            column("snapshot", "measured_bytes"),
-            column("predicted", "predicted_bytes"),
-            column("difference", "difference_bytes"),
-        ),
-        (
-            (
-                name,
-                size(measured),
-                size(predicted),
-                "" if predicted is None else _difference(measured - predicted),
-            )
-            for name, measured, predicted in rows
-        ),
-        caption=title,
-        note=f"{snapshot.num_blocks:,} blocks; {snapshot.num_events:,} allocations and frees "
-        "were replayed.",
-    )
-
-
-def _difference(bytes_: float) -> Cell:
-    sign = "-" if bytes_ < 0 else "+"
-    return Cell(text=f"{sign}{format_bytes(abs(bytes_))}", value=bytes_)
-
-
-def failure_record(
-    failed: OutOfMemory,
-    run: Configuration,
-    stages: Sequence[StagePrediction],
-    *,
-    fullest: int,
-    largest_classes: Sequence[str],
-) -> FailureRecord:
-    """The failure of a run that was priced."""
-    rank = None
-    if failed.rank is not None and failed.rank < run.parallelism.num_devices:
-        rank = pipeline_rank(failed.rank, run.parallelism)
-    shown = fullest if rank is None else rank
-    outside = None
-    if failed.in_use_bytes is not None and failed.reserved_bytes is not None:
-        outside = max(0.0, failed.in_use_bytes - failed.reserved_bytes)
-    return FailureRecord(
-        rank=failed.rank,
-        pipeline_rank=rank,
-        gpu=failed.gpu,
-        phase=failed.phase,
-        tried_bytes=failed.tried_bytes,
-        missing_bytes=failed.missing_bytes,
-        allocated_bytes=failed.allocated_bytes,
-        reserved_bytes=failed.reserved_bytes,
-        outside_bytes=outside,
-        predicted_bytes=stages[shown].memory.total_bytes,
-        largest_class=largest_classes[shown],
-    )
-
-
-def pipeline_rank(rank: int, degrees: Parallelism) -> int:
-    """The pipeline rank of a process, in the order in which the degrees number devices."""
-    return rank // degrees.adjacent_devices % degrees.pipeline
-
-
-def failure_lines(found: FailureRecord) -> Iterator[str]:
-    """What happened, what was held, and what was predicted."""
-    where = "on a rank that the message does not name"
-    if found.gpu is not None:
-        where = f"on GPU {found.gpu} of a node, whose rank the message does not name"
-    if found.rank is not None:
-        where = f"on rank {found.rank}"
-        where += "" if found.pipeline_rank is None else f" (pipeline rank {found.pipeline_rank})"
-    phase = "" if found.phase is None else f" in {found.phase}"
-    tried, missing = found.tried_bytes, format_bytes(found.missing_bytes)
-    lacks = "the message does not name the bytes"
-    if tried is not None:
-        lacks = f"{format_bytes(tried)} were asked for, {missing} were missing"
-    yield f"the job ran out of memory {where}{phase}: {lacks}"
-    held = {
-        "tensors": found.allocated_bytes,
-        "the allocator": found.reserved_bytes,
-        "context and communicators": found.outside_bytes,
-    }
-    said = ", ".join(f"{format_bytes(size)} {name}" for name, size in held.items() if size)
-    if said:
-        yield f"  held then: {said}"
-    yield (
-        f"  predicted: {format_bytes(found.predicted_bytes)} in tensors at the fullest, most in "
-        f"{found.largest_class}"
-    )
-
-
-# ----------------------------------------------------------------------------------------------
 
 
 class Verdict(StrEnum):
@@ -268,7 +113,8 @@ class RankMemory:
     `opaque_bytes` are those of a profile that does not say what they hold; absent where it does.
     `margin_bytes` is what the device has left after fragmentation and reserve, negative where it
     has not; `largest_class` is the class that holds most. `host_bytes` lie in the host's memory,
-    where anything does.
+    where anything does. On several pools there is one of each rank of each chain of like replicas;
+    `chain` and `pool` are indices.
     """
 
     rank: int
@@ -286,6 +132,10 @@ class RankMemory:
     largest_class: str
     host_bytes: float | None = None
     opaque_bytes: float | None = None
+    chain: int | None = field(default=None, metadata={RARE: True})
+    pool: int | None = field(default=None, metadata={RARE: True})
+    device_kind: str | None = field(default=None, metadata={RARE: True})
+    memory_limit_bytes: float | None = field(default=None, metadata={RARE: True})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -334,6 +184,11 @@ class ModelEstimateResult(StepDocument):
     where they were not asked for. A job that ran out of memory does not fit, whatever was
     predicted: `failure` says where. `snapshot` compares recorded memory by class. `phases` are what
     a device holds before the first step, in one and while a checkpoint is saved, where known.
+
+    On several pools `plan` has the stages, and where they lie. Communication and bubble are those
+    of the chain that ends the step, `num_microbatches` those of the replica that has most; limit
+    and margin are those of the rank with the least room to spare, `heaviest_rank` its place in
+    `memory`.
     """
 
     kind: str = "model-estimate"
@@ -365,6 +220,7 @@ class ModelEstimateResult(StepDocument):
     warnings: tuple[str, ...] = ()
     assumptions: dict[str, str] = field(default_factory=dict)
     request: ModelEstimateRequest
+    plan: ModelPlanResult | None = field(default=None, metadata={RARE: True})
 
 
 # `estimate` on a model: one stated run on a cluster, as a document
@@ -412,6 +268,94 @@ def estimate_model(
     if used < num_devices:
         notes.append(f"uses {used} of {num_devices} devices")
     return replace(document, warnings=(*notes, *document.warnings))
+
+
+def estimate_on_pools(
+    given: ModelInput | ProfileInput,
+    options: Options,
+    *,
+    framework: str | None = None,
+    warnings: Sequence[str] = (),
+) -> ModelEstimateResult:
+    """Price a run that lies on several pools as the options say.
+
+    Raises `InvalidInput` naming every rule it breaks, `UnsupportedFeature` for what is priced on
+    one pool alone.
+    """
+    from trainwright.documents.model_search import stated_plan
+
+    stated = stated_plan(given, options, _trained(given, options)[1])
+    cluster = stated.question.cluster
+    request = ModelEstimateRequest(
+        trainwright_version=__version__,
+        model=given.embedded,
+        cluster=embed("cluster", cluster.name, encode(cluster)),
+        configuration=stated.run,
+        framework=framework,
+    )
+    said = (*given.warnings, *warnings, *stated.document.warnings)
+    return replace(
+        _of_stated_plan(stated, request),
+        warnings=(*said, *overlap_not_taken(stated.run.overlap, cluster)),
+    )
+
+
+def _of_stated_plan(stated: StatedPlan, request: ModelEstimateRequest) -> ModelEstimateResult:
+    plan, run, step = stated.document, stated.run, stated.priced.step
+    own = step.chains[step.slowest].step
+    on_host = plan.host_bytes_per_rank or (None,) * len(plan.ranks)
+    memory = tuple(
+        RankMemory(
+            rank=rank.rank,
+            **_class_bytes(rank.memory),
+            total_bytes=rank.memory_bytes,
+            margin_bytes=rank.margin_bytes,
+            microbatches_in_flight=rank.memory.microbatches_in_flight,
+            largest_class=_largest_class(rank.memory),
+            host_bytes=held,
+            chain=rank.chain,
+            pool=rank.pool,
+            device_kind=rank.device_kind,
+            memory_limit_bytes=rank.memory_limit_bytes,
+        )
+        for rank, held in zip(plan.ranks, on_host, strict=True)
+    )
+    worst = min(range(len(memory)), key=lambda at: memory[at].margin_bytes)
+    fits = bool(plan.fits) and stated.hosts_hold
+    has_room = all(rank.memory_bytes <= rank.memory_limit_bytes for rank in plan.ranks)
+    tight = Verdict.TIGHT if has_room and stated.hosts_hold else Verdict.DOES_NOT_FIT
+    model, hfu = stated.question.model, None
+    if step.mfu is not None and not isinstance(model, MeasuredModel):
+        alone = stated.question.cluster.alone(plan.ranks[0].pool)
+        flops = model_flops_per_sequence(model, run.sequence_length)
+        hfu = step.mfu * hardware_flops_per_sequence(model, alone, run) / flops
+    return ModelEstimateResult(
+        step_time_s=step.step_time_s,
+        step_time_low_s=plan.step_time_low_s,
+        step_time_high_s=plan.step_time_high_s,
+        tokens_per_s=step.tokens_per_s,
+        tokens_per_s_per_device=plan.tokens_per_s_per_device,
+        mfu=step.mfu,
+        hfu=hfu,
+        pipeline_s=step.pipeline_s,
+        optimizer_s=step.optimizer_s,
+        exposed_communication_s={part.kind: part.exposed_s for part in own.communication},
+        hidden_communication_s={part.kind: part.hidden_s for part in own.communication},
+        bubble_of_makespan=max(0.0, own.bubble_of_makespan),
+        devices_used=stated.priced.plan.devices_used,
+        num_microbatches=max(chain.num_microbatches for chain in step.chains),
+        memory=memory,
+        peak_memory_bytes=step.peak_memory_bytes,
+        heaviest_rank=worst,
+        memory_limit_bytes=plan.ranks[worst].memory_limit_bytes,
+        margin_bytes=memory[worst].margin_bytes,
+        fits=fits,
+        verdict=Verdict.FITS if fits else tight,
+        changes=() if fits else None,
+        assumptions=plan.assumptions,
+        request=request,
+        plan=replace(plan, warnings=()),
+    )
 
 
 def _trained(given: ModelInput | ProfileInput, options: Options) -> tuple[Trained, Options]:
@@ -608,16 +552,20 @@ def _rank_memories(
 ) -> Iterator[RankMemory]:
     for rank, stage in enumerate(step.stages):
         memory = stage.memory
-        known = {n: held for n, held in memory.by_class.items() if held or n != "opaque"}
         yield RankMemory(
             rank=rank,
-            **{f"{name}_bytes": held for name, held in known.items()},
+            **_class_bytes(memory),
             total_bytes=memory.total_bytes,
             margin_bytes=_margin_bytes(memory.total_bytes, run, limit_bytes),
             microbatches_in_flight=memory.microbatches_in_flight,
             largest_class=_largest_class(memory),
             host_bytes=on_host[rank] if on_host else None,
         )
+
+
+def _class_bytes(memory: StageMemory) -> dict[str, Any]:
+    known = {name: held for name, held in memory.by_class.items() if held or name != "opaque"}
+    return {f"{name}_bytes": held for name, held in known.items()}
 
 
 def _largest_class(memory: StageMemory) -> str:
@@ -690,6 +638,14 @@ def remake_model_estimate(document: ModelEstimateResult) -> ModelEstimateResult:
     Raises `InvalidInput` where model or cluster cannot be read or the run breaks a rule.
     """
     request = document.request
+    if document.plan is not None:
+        from trainwright.documents.model_search import restated
+
+        stated = restated(request.configuration, document.plan)
+        for name in ("model", "cluster"):
+            if getattr(request, name) != getattr(document.plan.request, name):
+                raise InvalidInput.of(f"request.{name}", "must be that of plan.request")
+        return replace(_of_stated_plan(stated, request), warnings=document.warnings)
     model, cluster = trained_and_cluster(request)
     made = price_request(model, cluster, request, changes=document.changes is not None)
     return replace(made, warnings=document.warnings)
@@ -697,7 +653,7 @@ def remake_model_estimate(document: ModelEstimateResult) -> ModelEstimateResult:
 
 def with_changes(document: ModelEstimateResult) -> ModelEstimateResult:
     """The document with what would make its run fit, where that was not asked for."""
-    if document.fits or document.changes is not None:
+    if document.fits or document.changes is not None or document.plan is not None:
         return document
     model, cluster = trained_and_cluster(document.request)
     made = price_request(model, cluster, document.request, changes=True)
@@ -713,7 +669,13 @@ NONE_ENOUGH: Final = "no single change of the run is enough"
 
 
 def model_estimate_view(document: ModelEstimateResult) -> Iterator[Line]:
-    """The verdict, the changes that would make it fit, communication, memory; the rest folded."""
+    """The verdict, the changes that would make it fit, communication, memory; the rest folded.
+
+    On several pools it is the plan's own view, which says where the ranks lie.
+    """
+    if document.plan is not None:
+        yield from plan_view(replace(document.plan, warnings=document.warnings))
+        return
     yield from _headline(document)
     yield from _verdict(document)
     if document.changes:

@@ -29,6 +29,7 @@ from trainwright.options.question import (
     call_of,
 )
 from trainwright.options.space import schedule_words
+from trainwright.planning.bounds.pools import MixedShelf
 from trainwright.planning.question.question import (
     Point,
     estimate_profile_of_degrees,
@@ -36,10 +37,6 @@ from trainwright.planning.question.question import (
     narrowest,
     node_degrees,
     run_of_plan,
-)
-from trainwright.planning.search.plans import (
-    host_bytes_of_ranks,
-    predicted,
 )
 from trainwright.plans import Plan
 from trainwright.plans.configuration import (
@@ -66,14 +63,18 @@ from trainwright.profile import Recompute
 from trainwright.profile.measured_model import MeasuredModel
 from trainwright.provenance import RARE
 from trainwright.scheduling.families import family_named
-from trainwright.step.account import tells_repeats, time_by_part_s
+from trainwright.step.account import chains_by_part_s, tells_repeats, time_by_part_s
+from trainwright.step.pools import MixedPlacement, as_run_by
 from trainwright.step.stages import Placement, chosen_rows
+from trainwright.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from trainwright.cluster import Cluster
     from trainwright.planning.question.question import Allowed, ModelQuestion
-    from trainwright.plans import StepPrediction
+    from trainwright.planning.search.pools import MixedPriced
+    from trainwright.plans import Stage, StepPrediction
     from trainwright.plans.prediction import MixedPrediction
     from trainwright.profile import Profile
     from trainwright.step.account import TimeRange
@@ -342,6 +343,8 @@ def with_plan(
     step: StepPrediction,
 ) -> ModelPlanResult:
     """The document with the plan's decisions and prices; its gap is to the document's bound."""
+    from trainwright.planning.search.plans import host_bytes_of_ranks  # a start without a search
+
     spread = step_range(question, plan)
     return replace(
         document,
@@ -435,6 +438,8 @@ def _figures(
 
 def named_step_s(question: ModelQuestion, plan: Plan, profile: Profile) -> float | None:
     """The step of the stages in the order of the family that a searched order began with."""
+    from trainwright.planning.search.plans import predicted
+
     named = in_named_order(plan)
     return None if named is None else predicted(question, named, profile).step_time_s
 
@@ -571,6 +576,210 @@ def schedule_in_words(plan: Plan) -> str:
     return f"{plan.schedule}, simulated: an order found from {plan.order.family}"
 
 
+# The priced plan on several pools, as a document carries it
+# ----------------------------------------------------------
+
+
+def with_plan_on_pools(
+    document: ModelPlanResult, question: ModelQuestion, found: MixedPriced
+) -> ModelPlanResult:
+    """The document with all that follows from its plan."""
+    from trainwright.planning.search.pools import host_bytes_by_rank
+
+    plan, profiles, step = found.plan, found.profiles, found.step
+    used = sorted({pool for chain in step.chains for pool in chain.pools})
+    spread = step_range(question, plan, used)
+    if spread is None:
+        pool = used[0]
+        own = question.cluster.alone(pool)
+        words = measured_words(question.model, profiles[pool], own, question.overheads)
+    else:
+        words = estimate_words(question, profiles, spread)
+    ranks = tuple(_ranks_on_pools(question, plan, step))
+    binding = _binding(ranks, step)
+    parts_s = chains_by_part_s(plan, profiles, question.cluster, step)
+    devices = [question.cluster.pools[pool].accelerator for pool in used]
+    held = (f"{each.name}: {memory_assumption(each, question.overheads)}" for each in devices)
+    return replace(
+        document,
+        **step_keys(document, plan, step, spread),
+        fits=all(rank.margin_bytes >= 0 for rank in ranks),
+        pipeline_s=step.pipeline_s,
+        layout=layout_of(step),
+        groups=tuple(_groups(question.cluster, plan, step, ranks)),
+        stages=tuple(_stages(question.cluster, plan, profiles, ranks)),
+        ranks=ranks,
+        binding=binding,
+        order=plan.order,
+        named_step_time_s=_named_step_on_pools_s(question, plan),
+        host_bytes_per_rank=host_bytes_by_rank(MixedShelf.of(question), found),
+        time_by_part_s=parts_s[binding.chain][binding.rank],
+        assumptions={
+            **words,
+            "memory": "; ".join(dict.fromkeys(held)),
+            "schedule": f"{schedule_in_words(plan)} for each chain of like replicas",
+        },
+    )
+
+
+def _named_step_on_pools_s(question: ModelQuestion, plan: Plan) -> float | None:
+    from trainwright.planning.reasons.why import priced_on_pools
+
+    named = in_named_order(plan)
+    if named is None:
+        return None
+    return priced_on_pools(MixedShelf.of(question), named).step.step_time_s
+
+
+def layout_of(step: MixedPrediction) -> str:
+    """How the plan uses its pools; "woven" where chains cross pools in ways of their own."""
+    pools = {pool for chain in step.chains for pool in chain.pools}
+    if len(pools) == 1:
+        return "alone"
+    if all(len(set(chain.pools)) == 1 for chain in step.chains):
+        return "beside"
+    return "across" if len(step.chains) == 1 else "woven"
+
+
+def _ranks_on_pools(
+    question: ModelQuestion, plan: Plan, step: MixedPrediction
+) -> Iterator[RankRecord]:
+    shelf = MixedShelf.of(question)
+    for number, chain in enumerate(step.chains):
+        for rank, (pool, found) in enumerate(zip(chain.pools, chain.step.stages, strict=True)):
+            place = {"chain": number, "rank": rank, "pool": pool}
+            place |= {"count": chain.count, "num_microbatches": chain.num_microbatches}
+            yield rank_record(shelf.alone(pool), plan, found, step.step_time_s, **place)
+
+
+def _groups(
+    cluster: Cluster, plan: Plan, step: MixedPrediction, ranks: Sequence[RankRecord]
+) -> Iterator[PoolRecord]:
+    placement = MixedPlacement(plan=plan, cluster=cluster)
+    lengths = [0] * len(step.chains[0].pools)
+    for stage, rank in zip(plan.stages, placement.rank_of_stage, strict=True):
+        lengths[rank] += len(stage.layers)
+    passes = sum(lengths) * plan.num_microbatches
+    for index, (pool, used) in enumerate(zip(cluster.pools, placement.devices_used, strict=True)):
+        own = [rank for rank in ranks if rank.pool == index]
+        replicas = sum(rank.count for rank in own)
+        yield PoolRecord(
+            pool=index,
+            device_kind=pool.accelerator.name,
+            num_devices=pool.num_devices,
+            devices_used=used,
+            layer_share=sum(r.count * r.num_microbatches * lengths[r.rank] for r in own) / passes,
+            busy=sum(r.count * r.busy for r in own) / replicas if replicas else 0.0,
+            peak_memory_bytes=max((rank.memory_bytes for rank in own), default=0.0),
+            memory_limit_bytes=pool.accelerator.usable_bytes,
+        )
+
+
+def _stages(
+    cluster: Cluster, plan: Plan, profiles: Mapping[int, Profile], ranks: Sequence[RankRecord]
+) -> Iterator[ModelStageRecord]:
+    placement = MixedPlacement(plan=plan, cluster=cluster)
+    owner, shares = placement.rank_of_stage, _shares_of_ranks(placement, profiles)
+    for number, (stage, rank) in enumerate(zip(plan.stages, owner, strict=True)):
+        own = [each for each in ranks if each.rank == rank]
+        times_s = [
+            (each.forward_s + each.backward_s) * shares[each.chain][number] / each.count
+            for each in own
+        ]
+        replicas = tuple(_replicas(cluster, plan, stage, profiles))
+        yield ModelStageRecord(
+            layers=stage.layers,
+            data_parallel=stage.data_parallel,
+            tensor_parallel=stage.replicas[0].tensor_parallel,
+            num_recomputed=max(each.num_recomputed for each in replicas),
+            time_per_sample_s=_together_s(times_s),
+            memory_bytes=max(each.memory_bytes for each in own),
+            rank=rank,
+            replicas=replicas,
+        )
+
+
+def _together_s(times_s: Sequence[float]) -> float:
+    """Seconds per microbatch of chains side by side that take so many each."""
+    return 1 / sum(1 / time_s for time_s in times_s) if min(times_s) > 0 else 0.0
+
+
+def _shares_of_ranks(
+    placement: MixedPlacement, profiles: Mapping[int, Profile]
+) -> list[list[float]]:
+    """By chain and stage, what part of the work of its rank the stage is."""
+    found, owner = [], placement.rank_of_stage
+    for chain in placement.chains:
+        plan = as_run_by(placement.plan, chain)
+        rows = {pool: chosen_rows(plan, profile) for pool, profile in profiles.items()}
+        own_s = [
+            float(profiles[group.pool].costs.duration_s[rows[group.pool][number]].sum())
+            for number, group in enumerate(chain.groups)
+        ]
+        of_rank_s = [0.0] * (max(owner) + 1)
+        for rank, time_s in zip(owner, own_s, strict=True):
+            of_rank_s[rank] += time_s
+        found.append(
+            [
+                time_s / of_rank_s[rank] if of_rank_s[rank] > 0 else 0.0
+                for rank, time_s in zip(owner, own_s, strict=True)
+            ]
+        )
+    return found
+
+
+def _replicas(
+    cluster: Cluster, plan: Plan, stage: Stage, profiles: Mapping[int, Profile]
+) -> Iterator[ReplicaRecord]:
+    for group in stage.replicas:
+        options = group.options or stage.options
+        modes = _modes(profiles[group.pool])
+        yield ReplicaRecord(
+            pool=group.pool,
+            device_kind=cluster.pools[group.pool].accelerator.name,
+            count=group.count,
+            tensor_parallel=group.tensor_parallel,
+            num_microbatches=round(plan.num_microbatches * group.share / group.count),
+            options={
+                str(layer): option for layer, option in zip(stage.layers, options, strict=True)
+            },
+            num_recomputed=sum(modes[option].repeats for option in options),
+            num_offloaded=sum(modes[option] is Recompute.OFFLOAD for option in options),
+        )
+
+
+def _modes(profile: Profile) -> dict[str, Recompute]:
+    return dict(zip(profile.costs.option_ids, profile.costs.recompute, strict=True))
+
+
+def _binding(ranks: Sequence[RankRecord], step: MixedPrediction) -> BusiestRank:
+    """The busiest rank of the chain that ends last; memory binds where it makes it recompute."""
+    own = [rank for rank in ranks if rank.chain == step.slowest]
+    found = max(own, key=lambda rank: (rank.busy, -rank.rank))
+    full = found.memory_bytes / found.memory_limit_bytes
+    repeated = found.recompute_s > 0
+    text = f"rank {found.rank} on {found.device_kind} works {found.busy:.1%} of the step"
+    if repeated:
+        text += f" and recomputes, its memory {full:.1%} full"
+    others = [r for r in ranks if r.pool != found.pool]
+    if others:
+        most = max(others, key=lambda rank: rank.busy)
+        text += f"; the busiest {most.device_kind} works {most.busy:.1%}"
+    fullest = max(ranks, key=lambda rank: rank.memory_bytes / rank.memory_limit_bytes)
+    text += (
+        f"; fullest is rank {fullest.rank} on {fullest.device_kind}, "
+        f"{format_bytes(fullest.margin_bytes)} free"
+    )
+    return BusiestRank(
+        pool=found.pool,
+        device_kind=found.device_kind,
+        chain=found.chain,
+        rank=found.rank,
+        resource="memory" if repeated else "compute",
+        description=text,
+    )
+
+
 # The figures of a document about a model, computed again from what it carries
 # ----------------------------------------------------------------------------
 
@@ -609,14 +818,13 @@ def _plan_in(document: ModelPlanResult, question: ModelQuestion) -> Plan:
 
 def profile_of(question: ModelQuestion, plan: Plan) -> Profile:
     """What the layers cost on the question's cluster at the plan's degrees."""
+    size = plan.microbatch_size or 1
+    if plan.parallelism is None:
+        point = Point(microbatch_size=size, tensor=plan.stages[0].tensor_parallel)
+    else:
+        point = Point.of(plan.parallelism, size)
     return estimate_profile_of_degrees(
-        question.estimator(),
-        question,
-        Point.of(
-            plan.parallelism or Parallelism(tensor=plan.stages[0].tensor_parallel),
-            plan.microbatch_size,
-        ),
-        tensor=_tensor_degrees(plan, question),
+        question.estimator(), question, point, tensor=_tensor_degrees(plan, question)
     )
 
 

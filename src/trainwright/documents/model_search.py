@@ -8,35 +8,24 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.documents.fit import doubt
 from trainwright.documents.model_plan import (
     Alternative,
-    BusiestRank,
     Launchable,
     ModelPlanResult,
-    ModelStageRecord,
-    PoolRecord,
-    ReplicaRecord,
-    estimate_words,
-    in_named_order,
     microbatch_of,
     parts_of,
     planned,
     profile_of,
-    rank_record,
-    schedule_in_words,
-    step_keys,
-    step_range,
     with_plan,
+    with_plan_on_pools,
 )
 from trainwright.documents.plan_view import (
     how_left_open,
-    measured_words,
-    memory_assumption,
     status_of,
 )
 from trainwright.documents.profile_plan import count_recomputed
@@ -45,11 +34,12 @@ from trainwright.documents.runs import gaps_of, planned_job
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature, refuse
 from trainwright.formats.catalog import accelerator, known_layouts
 from trainwright.options.clusters import (
+    StatedChain,
     resolve_pools,
     stated_chains,
     with_host,
 )
-from trainwright.options.inputs import naming_options
+from trainwright.options.inputs import inside, naming_options
 from trainwright.options.question import (
     QUESTION_OPTION_OF,
     call_of,
@@ -91,7 +81,7 @@ from trainwright.planning.search.plans import (
     predicted,
     splits_itself,
 )
-from trainwright.planning.search.pools import host_bytes_by_rank, plan_mixed
+from trainwright.planning.search.pools import hosts_hold, plan_mixed
 from trainwright.planning.search.prefetch import Shelves
 from trainwright.planning.search.search import FAR, NUM_ALTERNATIVES
 from trainwright.plans import Plan, ReplicaGroup, Stage
@@ -104,25 +94,21 @@ from trainwright.plans.plan import (
     DEFAULT_SCHEDULE,
     mapping_name,
 )
-from trainwright.plans.prediction import RankRecord
 from trainwright.plans.status import BoundKind, Status
 from trainwright.profile import Recompute
 from trainwright.profile.measured_model import MeasuredModel
 from trainwright.step.account import chains_by_part_s
 from trainwright.step.pipeline import placement_of
-from trainwright.step.pools import MixedPlacement, as_run_by
 from trainwright.step.predict import plan_of, require_legal, shape_of
-from trainwright.step.stages import chosen_rows
 from trainwright.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from trainwright.cluster import Cluster
     from trainwright.documents.model_plan import ModelPlanResult
     from trainwright.execution import Budget
     from trainwright.execution.executor import Crew
-    from trainwright.options.clusters import StatedChain
     from trainwright.options.inputs import ModelInput, ProfileInput
     from trainwright.options.option import Options
     from trainwright.options.question import ModelCall
@@ -130,236 +116,7 @@ if TYPE_CHECKING:
     from trainwright.planning.search.pools import MixedPriced
     from trainwright.planning.search.search import ModelOutcome, Outcome
     from trainwright.planning.splits.types import Priced
-    from trainwright.plans.prediction import MixedPrediction
-    from trainwright.profile import Profile
-
-
-# The priced plan on several pools, as a document carries it
-# ----------------------------------------------------------
-
-
-def with_plan_on_pools(
-    document: ModelPlanResult, question: ModelQuestion, found: MixedPriced
-) -> ModelPlanResult:
-    """The document with all that follows from its plan."""
-    plan, profiles, step = found.plan, found.profiles, found.step
-    used = sorted({pool for chain in step.chains for pool in chain.pools})
-    spread = step_range(question, plan, used)
-    if spread is None:
-        pool = used[0]
-        own = question.cluster.alone(pool)
-        words = measured_words(question.model, profiles[pool], own, question.overheads)
-    else:
-        words = estimate_words(question, profiles, spread)
-    ranks = tuple(_ranks(question, plan, step))
-    binding = _binding(ranks, step)
-    parts_s = chains_by_part_s(plan, profiles, question.cluster, step)
-    devices = [question.cluster.pools[pool].accelerator for pool in used]
-    held = (f"{each.name}: {memory_assumption(each, question.overheads)}" for each in devices)
-    return replace(
-        document,
-        **step_keys(document, plan, step, spread),
-        fits=all(rank.margin_bytes >= 0 for rank in ranks),
-        pipeline_s=step.pipeline_s,
-        layout=layout_of(step),
-        groups=tuple(_groups(question.cluster, plan, step, ranks)),
-        stages=tuple(_stages(question.cluster, plan, profiles, ranks)),
-        ranks=ranks,
-        binding=binding,
-        order=plan.order,
-        named_step_time_s=_named_step_s(question, plan),
-        host_bytes_per_rank=host_bytes_by_rank(MixedShelf.of(question), found),
-        time_by_part_s=parts_s[binding.chain][binding.rank],
-        assumptions={
-            **words,
-            "memory": "; ".join(dict.fromkeys(held)),
-            "schedule": f"{schedule_in_words(plan)} for each chain of like replicas",
-        },
-    )
-
-
-def _named_step_s(question: ModelQuestion, plan: Plan) -> float | None:
-    named = in_named_order(plan)
-    if named is None:
-        return None
-    return priced_on_pools(MixedShelf.of(question), named).step.step_time_s
-
-
-def layout_of(step: MixedPrediction) -> str:
-    """How the plan uses its pools; "woven" where chains cross pools in ways of their own."""
-    pools = {pool for chain in step.chains for pool in chain.pools}
-    if len(pools) == 1:
-        return "alone"
-    if all(len(set(chain.pools)) == 1 for chain in step.chains):
-        return "beside"
-    return "across" if len(step.chains) == 1 else "woven"
-
-
-def _alternatives_on_pools(
-    question: ModelQuestion, priced: Sequence[MixedPriced]
-) -> Iterator[Alternative]:
-    """The plans of the other shapes, and what they lose to the first."""
-    for other in priced[1:]:
-        degrees, size = other.plan.parallelism, other.plan.microbatch_size
-        assert degrees is not None, "all stages share their degrees"
-        assert size is not None, "a model's plan has a microbatch"
-        pools = question.cluster.pools
-        yield Alternative(
-            layout=other.shape.name,
-            pools=other.shape.pools,
-            device_kinds=tuple(pools[pool].accelerator.name for pool in other.shape.pools),
-            parallelism=degrees,
-            micro_batch=size,
-            schedule=other.plan.schedule,
-            devices_used=other.plan.devices_used,
-            step_time_s=other.step.step_time_s,
-            slowdown=other.step.step_time_s / priced[0].step.step_time_s,
-        )
-
-
-def _ranks(question: ModelQuestion, plan: Plan, step: MixedPrediction) -> Iterator[RankRecord]:
-    shelf = MixedShelf.of(question)
-    for number, chain in enumerate(step.chains):
-        for rank, (pool, found) in enumerate(zip(chain.pools, chain.step.stages, strict=True)):
-            place = {"chain": number, "rank": rank, "pool": pool}
-            place |= {"count": chain.count, "num_microbatches": chain.num_microbatches}
-            yield rank_record(shelf.alone(pool), plan, found, step.step_time_s, **place)
-
-
-def _groups(
-    cluster: Cluster, plan: Plan, step: MixedPrediction, ranks: Sequence[RankRecord]
-) -> Iterator[PoolRecord]:
-    placement = MixedPlacement(plan=plan, cluster=cluster)
-    lengths = [0] * len(step.chains[0].pools)
-    for stage, rank in zip(plan.stages, placement.rank_of_stage, strict=True):
-        lengths[rank] += len(stage.layers)
-    passes = sum(lengths) * plan.num_microbatches
-    for index, (pool, used) in enumerate(zip(cluster.pools, placement.devices_used, strict=True)):
-        own = [rank for rank in ranks if rank.pool == index]
-        replicas = sum(rank.count for rank in own)
-        yield PoolRecord(
-            pool=index,
-            device_kind=pool.accelerator.name,
-            num_devices=pool.num_devices,
-            devices_used=used,
-            layer_share=sum(r.count * r.num_microbatches * lengths[r.rank] for r in own) / passes,
-            busy=sum(r.count * r.busy for r in own) / replicas if replicas else 0.0,
-            peak_memory_bytes=max((rank.memory_bytes for rank in own), default=0.0),
-            memory_limit_bytes=pool.accelerator.usable_bytes,
-        )
-
-
-def _stages(
-    cluster: Cluster, plan: Plan, profiles: Mapping[int, Profile], ranks: Sequence[RankRecord]
-) -> Iterator[ModelStageRecord]:
-    placement = MixedPlacement(plan=plan, cluster=cluster)
-    owner, shares = placement.rank_of_stage, _shares_of_ranks(placement, profiles)
-    for number, (stage, rank) in enumerate(zip(plan.stages, owner, strict=True)):
-        own = [each for each in ranks if each.rank == rank]
-        times_s = [
-            (each.forward_s + each.backward_s) * shares[each.chain][number] / each.count
-            for each in own
-        ]
-        replicas = tuple(_replicas(cluster, plan, stage, profiles))
-        yield ModelStageRecord(
-            layers=stage.layers,
-            data_parallel=stage.data_parallel,
-            tensor_parallel=stage.replicas[0].tensor_parallel,
-            num_recomputed=max(each.num_recomputed for each in replicas),
-            time_per_sample_s=_together_s(times_s),
-            memory_bytes=max(each.memory_bytes for each in own),
-            rank=rank,
-            replicas=replicas,
-        )
-
-
-def _together_s(times_s: Sequence[float]) -> float:
-    """Seconds per microbatch of chains side by side that take so many each."""
-    return 1 / sum(1 / time_s for time_s in times_s) if min(times_s) > 0 else 0.0
-
-
-def _shares_of_ranks(
-    placement: MixedPlacement, profiles: Mapping[int, Profile]
-) -> list[list[float]]:
-    """By chain and stage, what part of the work of its rank the stage is."""
-    found, owner = [], placement.rank_of_stage
-    for chain in placement.chains:
-        plan = as_run_by(placement.plan, chain)
-        rows = {pool: chosen_rows(plan, profile) for pool, profile in profiles.items()}
-        own_s = [
-            float(profiles[group.pool].costs.duration_s[rows[group.pool][number]].sum())
-            for number, group in enumerate(chain.groups)
-        ]
-        of_rank_s = [0.0] * (max(owner) + 1)
-        for rank, time_s in zip(owner, own_s, strict=True):
-            of_rank_s[rank] += time_s
-        found.append(
-            [
-                time_s / of_rank_s[rank] if of_rank_s[rank] > 0 else 0.0
-                for rank, time_s in zip(owner, own_s, strict=True)
-            ]
-        )
-    return found
-
-
-def _replicas(
-    cluster: Cluster, plan: Plan, stage: Stage, profiles: Mapping[int, Profile]
-) -> Iterator[ReplicaRecord]:
-    for group in stage.replicas:
-        options = group.options or stage.options
-        modes = _modes(profiles[group.pool])
-        yield ReplicaRecord(
-            pool=group.pool,
-            device_kind=cluster.pools[group.pool].accelerator.name,
-            count=group.count,
-            tensor_parallel=group.tensor_parallel,
-            num_microbatches=round(plan.num_microbatches * group.share / group.count),
-            options={
-                str(layer): option for layer, option in zip(stage.layers, options, strict=True)
-            },
-            num_recomputed=sum(modes[option].repeats for option in options),
-            num_offloaded=sum(modes[option] is Recompute.OFFLOAD for option in options),
-        )
-
-
-def priced_parts(document: ModelPlanResult) -> tuple[dict[str, float], ...]:
-    """Where the step of every rank goes, in the order of the document's ranks."""
-    shelf, plan = planned_on_pools(document)
-    found = priced_on_pools(shelf, plan)
-    chains = chains_by_part_s(plan, found.profiles, shelf.cluster, found.step)
-    return tuple(parts_s for chain in chains for parts_s in chain)
-
-
-def _modes(profile: Profile) -> dict[str, Recompute]:
-    return dict(zip(profile.costs.option_ids, profile.costs.recompute, strict=True))
-
-
-def _binding(ranks: Sequence[RankRecord], step: MixedPrediction) -> BusiestRank:
-    """The busiest rank of the chain that ends last; memory binds where it makes it recompute."""
-    own = [rank for rank in ranks if rank.chain == step.slowest]
-    found = max(own, key=lambda rank: (rank.busy, -rank.rank))
-    full = found.memory_bytes / found.memory_limit_bytes
-    repeated = found.recompute_s > 0
-    text = f"rank {found.rank} on {found.device_kind} works {found.busy:.1%} of the step"
-    if repeated:
-        text += f" and recomputes, its memory {full:.1%} full"
-    others = [r for r in ranks if r.pool != found.pool]
-    if others:
-        most = max(others, key=lambda rank: rank.busy)
-        text += f"; the busiest {most.device_kind} works {most.busy:.1%}"
-    fullest = max(ranks, key=lambda rank: rank.memory_bytes / rank.memory_limit_bytes)
-    text += (
-        f"; fullest is rank {fullest.rank} on {fullest.device_kind}, "
-        f"{format_bytes(fullest.margin_bytes)} free"
-    )
-    return BusiestRank(
-        pool=found.pool,
-        device_kind=found.device_kind,
-        chain=found.chain,
-        rank=found.rank,
-        resource="memory" if repeated else "compute",
-        description=text,
-    )
+    from trainwright.plans.configuration import PlanRequest
 
 
 # `plan` on a model: the best plan on a cluster, as a document
@@ -705,14 +462,49 @@ def _plan_on_pools(
     return replace(document, search_s=budget.cpu_s - started_s)
 
 
-# `estimate` of a stated run on several pools: a plan that nobody searched
-# ------------------------------------------------------------------------
+def _alternatives_on_pools(
+    question: ModelQuestion, priced: Sequence[MixedPriced]
+) -> Iterator[Alternative]:
+    """The plans of the other shapes, and what they lose to the first."""
+    for other in priced[1:]:
+        degrees, size = other.plan.parallelism, other.plan.microbatch_size
+        assert degrees is not None, "all stages share their degrees"
+        assert size is not None, "a model's plan has a microbatch"
+        pools = question.cluster.pools
+        yield Alternative(
+            layout=other.shape.name,
+            pools=other.shape.pools,
+            device_kinds=tuple(pools[pool].accelerator.name for pool in other.shape.pools),
+            parallelism=degrees,
+            micro_batch=size,
+            schedule=other.plan.schedule,
+            devices_used=other.plan.devices_used,
+            step_time_s=other.step.step_time_s,
+            slowdown=other.step.step_time_s / priced[0].step.step_time_s,
+        )
 
 
-def estimate_on_pools(
-    given: ModelInput | ProfileInput, options: Options, *, warnings: Sequence[str] = ()
-) -> ModelPlanResult:
-    """The document of the plan that the options of `estimate` state, with nothing considered.
+# A run that is stated on several pools: a plan that nobody searched
+# ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatedPlan:
+    """A run, its plan with the prices of its pools, and the document of that plan."""
+
+    question: ModelQuestion
+    run: Configuration
+    priced: MixedPriced
+    document: ModelPlanResult
+
+    @property
+    def hosts_hold(self) -> bool:
+        """Whether what ranks keep on their hosts has room there."""
+        return hosts_hold(MixedShelf.of(self.question), self.priced)
+
+
+def stated_plan(given: ModelInput | ProfileInput, options: Options, usual: Options) -> StatedPlan:
+    """The plan that the options of `estimate` state, beside what is `usual` of such an input.
 
     Raises `InvalidInput` naming every rule it breaks, `UnsupportedFeature` for options that speak
     of one pool.
@@ -725,7 +517,7 @@ def estimate_on_pools(
     )[0]
     chains = stated_chains(options.get("pool", ()), where, pipeline=options.get("pp") or 1)
     with naming_options(OPTION_OF):
-        run, chains = _stated(options, where, chains)
+        run, chains = _stated({**usual, **options}, where, chains)
     degrees = run.parallelism
     asked = {name: options[name] for name in keywords_of("plan") if name in options}
     asked |= {
@@ -739,23 +531,67 @@ def estimate_on_pools(
         "schedule": run.schedule,
     }
     call = model_call(given, asked)
-    shelf = MixedShelf.of(call.question)
+    run = replace(run, recipe=call.question.settings.recipe, overheads=call.question.overheads)
     with naming_options({**OPTION_OF, **_OF_POOLS}):
-        _refuse_illegal(call.question, run, chains)
-        found = priced_on_pools(shelf, _plan_of_chains(shelf, run, chains))
+        return _priced_as_stated(
+            call.question, run, chains, request_of(call, time_limit_s=None), call.warnings
+        )
+
+
+def _priced_as_stated(
+    question: ModelQuestion,
+    run: Configuration,
+    chains: Sequence[StatedChain],
+    request: PlanRequest,
+    warnings: Sequence[str],
+) -> StatedPlan:
+    _refuse_illegal(question, run, chains)
+    shelf = MixedShelf.of(question)
+    found = priced_on_pools(shelf, _plan_of_chains(shelf, run, chains))
     document = ModelPlanResult(
         status=Status.GAP,
         lower_bound_s=0.0,
         bound_kind=BoundKind.PROVED,
-        request=request_of(call, time_limit_s=None),
-        warnings=(
-            *given.warnings,
-            *warnings,
-            *call.warnings,
-            *overlap_not_taken(run.overlap, call.question.cluster),
-        ),
+        request=request,
+        warnings=tuple(warnings),
     )
-    return with_plan_on_pools(document, call.question, found)
+    made = with_plan_on_pools(document, question, found)
+    return StatedPlan(question=question, run=run, priced=found, document=made)
+
+
+def restated(run: Configuration, document: ModelPlanResult) -> StatedPlan:
+    """The plan that a run makes of the pools of a document's ranks.
+
+    Raises `InvalidInput` where the run breaks a rule, or is not what the document's request says.
+    """
+    question = call_of(document.request).question
+    settings, workload = question.settings, question.workload
+    asked = replace(
+        run,
+        global_batch=workload.global_batch,
+        sequence_length=workload.sequence_length,
+        recipe=settings.recipe,
+        recompute_modules=settings.recompute_modules,
+        overlap=settings.overlap,
+        overheads=question.overheads,
+        **asdict(settings.kernels),
+    )
+    if asked != run:
+        problem = "must be what plan.request says of workload, recipe, kernels and overheads"
+        raise InvalidInput.of("request.configuration", problem)
+    with inside("plan"):
+        chains = tuple(
+            StatedChain(
+                pools=tuple(rank.pool for rank in own),
+                count=own[0].count,
+                num_microbatches=own[0].num_microbatches,
+            )
+            for own in (
+                [rank for rank in document.ranks if rank.chain == number]
+                for number in sorted({rank.chain for rank in document.ranks})
+            )
+        )
+        return _priced_as_stated(question, run, chains, document.request, document.warnings)
 
 
 _ONE_WAY: Final = (
@@ -909,6 +745,14 @@ def planned_on_pools(document: ModelPlanResult) -> tuple[MixedShelf, Plan]:
     """
     shelf = MixedShelf.of(call_of(document.request).question)
     return shelf, _plan_in(document, shelf.question)
+
+
+def priced_parts(document: ModelPlanResult) -> tuple[dict[str, float], ...]:
+    """Where the step of every rank goes, in the order of the document's ranks."""
+    shelf, plan = planned_on_pools(document)
+    found = priced_on_pools(shelf, plan)
+    chains = chains_by_part_s(plan, found.profiles, shelf.cluster, found.step)
+    return tuple(parts_s for chain in chains for parts_s in chain)
 
 
 def step_on_pools_s(question: ModelQuestion, plan: Plan, cluster: Cluster) -> float:

@@ -255,6 +255,11 @@ def open_document(document: AnyDocument) -> Readable:
     return load_document(found) if isinstance(found, (str, Path)) else found
 
 
+def priced_plan(document: Any) -> Any:
+    """The plan of which an estimate on several pools says the price, or else the document."""
+    return (document.kind == "model-estimate" and document.plan) or document
+
+
 def open_model_plan(document: AnyDocument) -> ModelPlanResult:
     """A model's plan at a path, its figures checked, or the one a result carries.
 
@@ -262,7 +267,8 @@ def open_model_plan(document: AnyDocument) -> ModelPlanResult:
     """
     found: Any = document.document if isinstance(document, Report) else document
     if isinstance(found, (str, Path)):
-        found = load(found, ("model-plan",))
+        found = load(found, ("model-plan", "model-estimate"))
+    found = priced_plan(found)
     if found.kind != "model-plan":
         raise InvalidInput.of("kind", f'must be "model-plan", a model\'s plan, got "{found.kind}"')
     plan: ModelPlanResult = found

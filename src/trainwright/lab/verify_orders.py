@@ -189,6 +189,8 @@ def _(document: ModelPlanResult) -> Pipeline | Replicas:
 @subject_of.register
 def _(document: ModelEstimateResult) -> Pipeline:
 
+    if document.plan is not None:
+        return _of_chains(document.plan)
     held = tuple(rank.total_bytes for rank in document.memory)
     return replace(_of_job(document, job_of(document), held), makespan_s=document.pipeline_s)
 

@@ -475,6 +475,7 @@ ROWS += section(
         "Of several, the one of each pipeline rank, by index or kind of device, as 0,0,1; "
         "repeated, as 2x6:1 for 2 replicas of 6 microbatches each.",
         metavar="POOLS",
+        at="chains",
     ),
     row(
         "blocks",

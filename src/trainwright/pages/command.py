@@ -142,7 +142,18 @@ def _(document: EstimateResult, own: str) -> Command:
 
 @_of_fields.register
 def _(document: ModelEstimateResult, own: str) -> Command:
-    return _made("estimate", document.request, _of_a_run(document.request, own), own)
+    kept = _of_a_run(document.request, own)
+    if document.plan is not None:
+        kept["chains"] = tuple(_chains(document.plan))
+    return _made("estimate", document.request, kept, own)
+
+
+def _chains(plan: ModelPlanResult) -> Iterator[str]:
+    """Where the replicas of a plan lie, as `--pool` says it."""
+    for number in sorted({rank.chain for rank in plan.ranks}):
+        own = [rank for rank in plan.ranks if rank.chain == number]
+        pools = ",".join(str(rank.pool) for rank in own)
+        yield f"{own[0].count}x{own[0].num_microbatches}:{pools}"
 
 
 @_of_fields.register

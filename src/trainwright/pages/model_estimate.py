@@ -84,8 +84,10 @@ if TYPE_CHECKING:
 
 
 def model_estimate_content(subject: Subject[ModelEstimateResult]) -> Content:
-    """Everything the page says about an estimate."""
+    """Everything the page says about an estimate; on several pools, about the plan it prices."""
     document = subject.document
+    if document.plan is not None:
+        return model_plan_content(replace(subject, document=document.plan))  # type: ignore[arg-type]
     request, run = document.request, document.request.configuration
     devices = format_count(document.devices_used, "device")
     batches = format_count(document.num_microbatches, "microbatch")

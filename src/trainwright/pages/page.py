@@ -135,7 +135,8 @@ def _(document: ModelSweepResult, name: str) -> dict[str, Any]:
 
 @_following.register
 def _(document: ModelEstimateResult, name: str) -> dict[str, Any]:
-
+    if document.plan is not None:
+        return _following(document.plan, name)
     run = document.request.configuration
     model, cluster = trained_and_cluster(document.request)
     profile = profile_of_run(model, cluster, run)
