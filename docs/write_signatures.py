@@ -32,7 +32,7 @@ def stub() -> str:
     head = '"""Public names with their types, written by docs/write_signatures.py."""'
     public = sorted(trainwright.__all__, key=lambda name: (name[0].islower(), name))
     names = "".join(f'    "{name}",\n' for name in public)
-    lines = [head, "", *_imports(needed), "", "__version__: str", "__all__ = [", f"{names}]", ""]
+    lines = [head, "", *_imports(needed), "", "__all__ = [", f"{names}]", ""]
     return "\n".join([*lines, *verbs]) + "\n"
 
 

@@ -10,8 +10,6 @@ result.save("plan.json")
 from importlib import import_module
 from typing import Any
 
-from trainwright._version import __version__
-
 # Where each public name lives; a program that prices one run need not load what draws pages.
 _HOMES = {
     "Budget": "execution",
@@ -30,6 +28,7 @@ _HOMES = {
     "TrainwrightError": "errors",
     "UnsupportedFeature": "errors",
     "VerifyReport": "commands.verify",
+    "__version__": "provenance",
     "calibrate": "commands.calibrate",
     "capture": "commands.capture",
     "codesign": "commands.codesign",
@@ -56,7 +55,7 @@ _HOMES = {
 # Listed in `trainwright.results`: what a call returns is rarely named.
 _RESULTS = frozenset({"CodesignReport", "Page", "ProfileReport", "ScheduleReport", "VerifyReport"})
 
-__all__ = ["__version__", *(name for name in _HOMES if name not in _RESULTS)]
+__all__ = [name for name in _HOMES if name not in _RESULTS]
 
 
 def __getattr__(name: str) -> Any:

@@ -45,8 +45,8 @@ from trainwright.execution import Budget, Progress
 from trainwright.options.clusters import Sizes
 from trainwright.pages.schedule_report import ScheduleReport as ScheduleReport
 from trainwright.profile import Profile, ProfileFile
+from trainwright.provenance import __version__
 
-__version__: str
 __all__ = [
     "Budget",
     "CheckFailed",

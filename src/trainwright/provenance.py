@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+__version__ = "0.1.0"  # of the program that a document names; stated here alone
+
 # Marks a field of a choice that few inputs make: documents leave it out at its default.
 RARE: Final = "rare"
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from trainwright._version import __version__
 from trainwright.chips.price import DEFAULT_ENERGY, EnergyTable, VoltageCurve
 from trainwright.chips.space import (
     DEFAULT_RULES,
@@ -54,6 +53,7 @@ from trainwright.formats.codesign_document import (
 from trainwright.formats.document_json import decode
 from trainwright.model import TransformerConfig, count_parameters
 from trainwright.options.inputs import ModelInput, resolve_model
+from trainwright.provenance import __version__
 from trainwright.units import GIB, parse_hardware_bandwidth, parse_memory
 
 if TYPE_CHECKING:

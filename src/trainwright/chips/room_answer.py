@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from trainwright._version import __version__
 from trainwright.chips.document import (
     architecture_record,
     differences,
@@ -49,6 +48,7 @@ from trainwright.formats.codesign_document import (
 )
 from trainwright.plans.plan import DEFAULT_SCHEDULE
 from trainwright.plans.status import Status, relative_gap
+from trainwright.provenance import __version__
 from trainwright.units import MIB
 
 if TYPE_CHECKING:

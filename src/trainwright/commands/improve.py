@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainwright._version import __version__
 from trainwright.commands.output import budget, check_output, emit, finish
 from trainwright.documents.improvement import (
     Surroundings,
@@ -64,6 +63,7 @@ from trainwright.plans.capability import target_named
 from trainwright.plans.capability_table import LOSS_CHUNKS
 from trainwright.plans.job import trains_adapters, unsaid_training
 from trainwright.profile.measured_model import MeasuredModel
+from trainwright.provenance import __version__
 from trainwright.step.predict import price_configuration
 from trainwright.units import format_seconds
 

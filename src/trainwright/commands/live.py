@@ -19,7 +19,6 @@ from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingRes
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
-from trainwright._version import __version__
 from trainwright.commands.export import bundle_of
 from trainwright.commands.report import report
 from trainwright.documents.open import Result
@@ -29,6 +28,7 @@ from trainwright.formats.atomic_file import file_bytes
 from trainwright.pages.command import command_of
 from trainwright.pages.gantt import asset, environment, policy, theme_css
 from trainwright.pages.page import palette_css
+from trainwright.provenance import __version__
 
 if TYPE_CHECKING:
     from collections.abc import (

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
-from trainwright._version import __version__
 from trainwright.commands.output import COMMAND_LINE, check_output
 from trainwright.errors import Fault, InvalidInput, TrainwrightError
 from trainwright.options.table import rows_of_command
@@ -129,6 +128,8 @@ class _Program(click.Group):
 
 def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted:
+        from trainwright.provenance import __version__
+
         click.echo(f"trainwright {__version__}")
         context.exit()
 

@@ -11,8 +11,8 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
-from trainwright._version import __version__
 from trainwright.errors import InvalidInput, MissingExtra, TrainwrightError
+from trainwright.provenance import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainwright._version import __version__
 from trainwright.commands.output import check_output, emit, finish
 from trainwright.documents.jobs import job_of, timelines_of, with_orders
 from trainwright.documents.model_estimate import ModelEstimateResult
@@ -49,6 +48,7 @@ from trainwright.lab.verify_runs import (
     replica_checks,
     run_checks,
 )
+from trainwright.provenance import __version__
 from trainwright.step.fsdp2 import fsdp2_peaks, peaks_under
 from trainwright.step.memory import accounts_for
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from trainwright._version import __version__
 from trainwright.cluster.framework_memory import (
     TYPICAL_MEMORY,
     Figure,
@@ -52,7 +51,7 @@ from trainwright.plans.plan import FORMAT_VERSION, CommandLine, Embedded
 from trainwright.plans.status import MemorySnapshot, OutOfMemory, Phase
 from trainwright.profile import Recompute
 from trainwright.profile.measured_model import MeasuredModel
-from trainwright.provenance import RARE
+from trainwright.provenance import RARE, __version__
 from trainwright.scheduling.families import family_named
 from trainwright.step.account import host_activations, on_the_host
 from trainwright.step.figures import (

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainwright._version import __version__
 from trainwright.documents.model_estimate import ModelEstimateResult
 from trainwright.documents.model_plan import ModelPlanResult, planned
 from trainwright.documents.model_search import planned_on_pools
@@ -29,6 +28,7 @@ from trainwright.plans.configuration import Configuration
 from trainwright.plans.job import Orders, Stamp
 from trainwright.plans.plan import FORMAT_VERSION
 from trainwright.profile import Recompute
+from trainwright.provenance import __version__
 from trainwright.scheduling.lower import as_pytorch_runs, lower
 from trainwright.step.account import step_timeline, timeline_of
 from trainwright.step.pools import mixed_works

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from trainwright._version import __version__
 from trainwright.cluster.framework_memory import is_sharded_by_deepspeed
 from trainwright.costing.estimate import roofline_provenance
 from trainwright.documents.fit import (
@@ -70,7 +69,7 @@ from trainwright.plans.plan import CommandLine, Embedded
 from trainwright.plans.prediction import MEMORY_CLASSES
 from trainwright.plans.status import MemorySnapshot, OutOfMemory
 from trainwright.profile.measured_model import MeasuredModel
-from trainwright.provenance import RARE
+from trainwright.provenance import RARE, __version__
 from trainwright.step.figures import PhaseMemory, phase_memories
 from trainwright.step.predict import (
     hardware_flops_per_sequence,

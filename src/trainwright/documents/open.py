@@ -8,7 +8,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
-from trainwright._version import __version__
 from trainwright.documents.printing import Report
 from trainwright.documents.registry import (
     COMPARABLE,
@@ -27,6 +26,7 @@ from trainwright.formats.json_text import parse_json
 from trainwright.options.inputs import inside
 from trainwright.plans.plan import Embedded
 from trainwright.plans.status import OPTIMAL_TOLERANCE, BoundKind, Status
+from trainwright.provenance import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping

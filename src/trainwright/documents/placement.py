@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from trainwright._version import __version__
 from trainwright.documents.printing import counted, ranges
 from trainwright.documents.profile_plan import check_stage, reason_lines
 from trainwright.documents.view import (
@@ -34,6 +33,7 @@ from trainwright.partitioning.placement_planner import plan_placement as answer
 from trainwright.partitioning.placement_planner import price_strategy
 from trainwright.plans.plan import FORMAT_VERSION, FlatRequest, SpaceRecord
 from trainwright.plans.status import Binding, BoundKind, Relaxation, Status, relative_gap
+from trainwright.provenance import __version__
 from trainwright.units import format_percent_up, format_seconds
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from trainwright._version import __version__
 from trainwright.documents.printing import counted, ranges
 from trainwright.documents.view import (
     MARKS,
@@ -43,6 +42,7 @@ from trainwright.plans.status import Baseline, Binding, BoundKind, Relaxation, S
 from trainwright.plugins import PARTITIONERS, PlugIn, plug_in
 from trainwright.profile import Recompute, Setting
 from trainwright.profile.profile import BLOCK_LAYER
+from trainwright.provenance import __version__
 from trainwright.units import format_bytes, format_percent_up, format_seconds
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trainwright._version import __version__
 from trainwright.documents.printing import ranges
 from trainwright.documents.verification import GradientCheck
 from trainwright.documents.view import Cell, column, size, table_of, warning_lines, words
@@ -28,6 +27,7 @@ from trainwright.plans.status import (
     Status,
     relative_gap,
 )
+from trainwright.provenance import __version__
 from trainwright.scheduling.bounds import LeastCosts, best_bound, resource_bound
 from trainwright.scheduling.simulate import critical_path, simulate, validate
 from trainwright.units import TimeUnit, format_bytes, format_percent_up

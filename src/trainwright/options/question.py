@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from trainwright._version import __version__
 from trainwright.cluster import Cluster
 from trainwright.cluster.calibration import TYPICAL
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature, refuse
@@ -71,6 +70,7 @@ from trainwright.plans.status import ALL_BF16
 from trainwright.profile import USUAL_MODES, Recompute
 from trainwright.profile.measured_model import MeasuredModel, measured_model
 from trainwright.profile.profile import divisors
+from trainwright.provenance import __version__
 from trainwright.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:

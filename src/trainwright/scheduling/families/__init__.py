@@ -18,7 +18,8 @@ from trainwright.plugins import SCHEDULES, plug_in
 from trainwright.scheduling.bounds import limit_below_all, misfit
 from trainwright.scheduling.families.breadth_first import BREADTH_FIRST
 from trainwright.scheduling.families.chimera import CHIMERA
-from trainwright.scheduling.families.dualpipe import DUALPIPE, DUALPIPE_V
+from trainwright.scheduling.families.dualpipe import DUALPIPE
+from trainwright.scheduling.families.dualpipe_v import DUALPIPE_V
 from trainwright.scheduling.families.family import Family, FamilyRequest, without_limits
 from trainwright.scheduling.families.interleaved import DEPTH_FIRST, GIS, GIS_H, INTERLEAVED
 from trainwright.scheduling.families.one_f_one_b import EAGER_ONE_F_ONE_B, GPIPE, ONE_F_ONE_B
