@@ -23,9 +23,7 @@ from trainwright.plans.schedule import ActionKind, Placement, Schedule, Schedule
 from trainwright.scheduling.families import FAMILIES, FamilyRequest, generate
 from trainwright.scheduling.lower import lower, validate_lowered
 
-SECOND_RESOURCE = (
-    *("po-f", "po-h", "vocab-1", "vocab-2", "seq1f1b", "slimpipe", "chimera", "dualpipe"),
-)
+SECOND_RESOURCE = tuple(name for name, family in FAMILIES.items() if not family.is_plain)
 PATIENCE_S = 300.0  # the machines that run this may be busy
 
 

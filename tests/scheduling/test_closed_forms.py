@@ -156,15 +156,21 @@ def test_chimera_loses_p_minus_2_equal_slots(p, rounds):
     assert min(schedule.peak_activations) == p // 2 + 1
 
 
-@pytest.mark.parametrize("p", [2, 4, 8])
+@pytest.mark.parametrize("stages", [2, 4, 8, 16])
 @pytest.mark.parametrize(("overlapped_s", "weight_grad_s"), [(3.0, 1.0), (2.5, 0.75)])
-def test_dualpipe_loses_what_its_authors_say(p, overlapped_s, weight_grad_s):
-    """DeepSeek-V3, table 2: (PP/2-1)(F&B + B - 3W) with PP+1 activations."""
+@pytest.mark.parametrize(("name", "stages_of_rank"), [("dualpipe", 1), ("dualpipe-v", 2)])
+def test_dualpipe_and_its_half_lose_what_their_authors_say(
+    name, stages_of_rank, stages, overlapped_s, weight_grad_s
+):
+    """DeepSeek-V3, table 2, and the table of its program: (PP/2-1)(F&B + B - 3W), PP+1 held.
+
+    The half has PP/2 ranks, each with two stages of the one copy of the model.
+    """
     times = {"weight_grad_s": weight_grad_s, "pair_s": overlapped_s}
-    idle, peak = idle_and_peak("dualpipe", p, 4 * p, times=times)
+    idle, peak = idle_and_peak(name, stages // stages_of_rank, 4 * stages, times=times)
     backward_s = 1.0 + weight_grad_s
-    assert idle <= (p / 2 - 1) * (overlapped_s + backward_s - 3 * weight_grad_s) + 1e-9
-    assert peak == p + 1
+    assert idle <= (stages / 2 - 1) * (overlapped_s + backward_s - 3 * weight_grad_s) + 1e-9
+    assert peak == stages + 1
 
 
 @pytest.mark.parametrize("p", [2, 3, 4, 8])
