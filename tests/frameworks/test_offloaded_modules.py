@@ -191,6 +191,12 @@ def test_shares_and_blocks_on_the_host_are_refused_with_what_to_do(target: str) 
             bundle(asked, target)
 
 
+def test_orders_that_copy_are_refused_with_what_moves_beside_their_computation() -> None:
+    asked = job("llama3-8b", pipeline=4, data=2, global_batch=16, schedule="po-f")
+    with pytest.raises(Inexpressible, match="with --schedule 1f1b it moves what --offload-modules"):
+        bundle(asked, "megatron")
+
+
 ARGUMENTS = """\
 torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 32 --hidden-size 4096 --bf16 \\
  --num-attention-heads 32 --seq-length 4096 --micro-batch-size 1 --global-batch-size 16 \\

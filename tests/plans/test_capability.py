@@ -98,7 +98,9 @@ def test_the_shape_of_a_family_is_that_of_its_orders(name: str) -> None:
             schedule.placement.placing,
             split,
             is_plain=schedule.is_plain and not family.braids and not schedule.has_copies,
+            host_of=family.host_of,
         )
+        assert (family.host_of is not None) == schedule.has_copies
 
 
 @given(demands=demands, target=targets)

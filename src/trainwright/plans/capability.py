@@ -296,7 +296,10 @@ def _gaps(demands: Demands, own: Capability) -> Iterator[Gap]:
 
 
 def _instead(demands: Demands, own: Capability) -> str:
-    """What to do about an order without a name."""
+    """What to do about an order without a name, or one whose activations wait on the host."""
+    beside = demands.shape.host_of
+    if beside in own.schedules and own.can(Feature.OFFLOAD_MODULES):
+        return f"; with --schedule {beside} it moves what --offload-modules names"
     if demands.schedule != SEARCHED:
         return ""
     return f"; plan again with --framework {own.target} and without {SEARCHED}"
@@ -462,12 +465,12 @@ def _demanded_stages(demands: Demands) -> Iterator[tuple[Feature, str, str]]:
 def _schedule_features(demands: Demands) -> Iterator[Feature]:
     """What a schedule needs of a framework that does not know it by name."""
     yield Feature.CUSTOM_ORDER
-    placing, split, _ = demands.shape
-    if placing is Placing.V:
+    shape = demands.shape
+    if shape.placing is Placing.V:
         yield Feature.V_PLACEMENT
-    if placing is Placing.ANY:
+    if shape.placing is Placing.ANY:
         yield Feature.ANY_PLACEMENT
-    if split:
+    if shape.split_backward:
         yield Feature.SPLIT_BACKWARD
 
 

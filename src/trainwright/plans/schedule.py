@@ -186,13 +186,15 @@ class Placing(StrEnum):
 
 
 class FamilyShape(NamedTuple):
-    """Where a schedule places its stages, whether its backward is split in two, and whether it is
-    one pipeline of whole microbatches with nothing beside its computation.
+    """Where a schedule places its stages, whether its backward is split in two, whether it is one
+    pipeline of whole microbatches with nothing beside its computation, and the schedule whose
+    computation it is where that waits on the host.
     """
 
     placing: Placing
     split_backward: bool = False
     is_plain: bool = True
+    host_of: str | None = None
 
 
 # Orders of the ranks as arrays, a row a step: what schedules and lowered schedules share

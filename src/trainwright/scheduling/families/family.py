@@ -244,7 +244,8 @@ class Family:
         Files of orders do not carry braids: runtimes run the two actions of a pair in turn.
         """
         placing = _place(self, virtual_stages).placing
-        return FamilyShape(placing, self.splits_backward, self.is_plain and not self.braids)
+        is_plain = self.is_plain and not self.braids
+        return FamilyShape(placing, self.splits_backward, is_plain, self.host_of)
 
     def generate(self, request: FamilyRequest) -> Schedule | None:
         """Orders for `request`, None where they cannot respect its memory limits.
