@@ -232,16 +232,82 @@ def test_a_job_that_excludes_full_recomputation_is_improved(beside: str, tmp_pat
     assert not any("--recompute full" in change.options for change in found.changes)
 
 
-def test_arguments_of_megatrons_own_test_are_read() -> None:
-    """As tests/functional_tests/test_cases of Megatron-LM list them, in brackets."""
-    text = (
-        "MODEL_ARGS:\n  --num-layers: 8\n  --hidden-size: 1024\n  --num-attention-heads: 16\n"
-        "  --seq-length: 1024\n  --micro-batch-size: 1\n  --global-batch-size: 8\n"
-        "  --fine-grained-activation-offloading: true\n"
-        '  --offload-modules: "[qkv_linear core_attn attn_proj]"\n'
-    )
-    run = read_megatron(text)
-    assert run.offload_modules == ("qkv_linear", *OF_ATTENTION)
+# Megatron-LM's functional tests, tests/functional_tests/test_cases/moe of core_v0.16.1, on 8 H100:
+# gpt3_moe_mcore_te_tp2_pp2_ep4_etp1(_no_mtp_no_a2a_ovlp)_fine_grained_offloading, whose last rank
+# logs `mem-max-allocated-bytes` (the last entry of golden_values_dev_dgx_h100.json).
+OWN_TEST = r"""
+MODEL_ARGS:
+  --num-layers: 15
+  --moe-layer-freq: ([0]*3+[1]*12)
+  --pipeline-model-parallel-layout: {layout} # as a shell wants it
+  --hidden-size: 1024
+  --ffn-hidden-size: 4096
+  --num-attention-heads: 32
+  --kv-channels: 128
+  --seq-length: 4096
+  --micro-batch-size: 1
+  --global-batch-size: 8
+  --tensor-model-parallel-size: 2
+  --sequence-parallel: true
+  --pipeline-model-parallel-size: 2
+  --expert-model-parallel-size: 4
+  --expert-tensor-parallel-size: 1
+  --use-distributed-optimizer: true
+  --attention-backend: unfused
+  --recompute-granularity: selective
+  --recompute-modules: "[layernorm mla_up_proj mlp moe_act]"
+  --make-vocab-size-divisible-by: 3232
+  --normalization: RMSNorm
+  --swiglu: true
+  --disable-bias-linear: true
+  --untie-embeddings-and-output-weights: true
+  --multi-latent-attention: true
+  --qk-layernorm: true
+  --q-lora-rank: 1536
+  --kv-lora-rank: 512
+  --qk-head-dim: 128
+  --qk-pos-emb-head-dim: 64
+  --v-head-dim: 128
+  --num-experts: 32
+  --moe-ffn-hidden-size: 1024
+  --moe-shared-expert-intermediate-size: 1024
+  --moe-router-topk: 4
+  --moe-router-group-topk: 2
+  --moe-router-num-groups: 4
+  --moe-grouped-gemm: true
+  --moe-token-dispatcher-type: alltoall
+  --attention-dropout: 0.0
+  --hidden-dropout: 0.0
+  --position-embedding-type: rope
+  --bf16: true
+{more}"""
+MOVED = """\
+  --fine-grained-activation-offloading: true
+  --offload-modules: "[expert_fc1 moe_act attn_norm mlp_norm qkv_linear core_attn attn_proj]"
+"""
+
+
+@pytest.mark.parametrize(
+    ("layout", "more", "measured_bytes"),
+    [
+        (r"Et*3\\|\\(tt\\|\\)*6L", "", 7_202_046_464),
+        (r"Et*3\\|\\(tt\\|\\)*6mL", "  --mtp-num-layers: 1\n", 8_255_527_424),
+    ],
+)
+def test_peaks_of_megatrons_own_tests_are_near(
+    layout: str, more: str, measured_bytes: int, tmp_path: Path
+) -> None:
+    """Kept on the device, their activations would take 1.8 times the memory."""
+    peaks = []
+    for name, moved in (("moved", MOVED), ("kept", "")):
+        file = tmp_path / f"{name}.yaml"
+        file.write_text(OWN_TEST.format(layout=layout, more=more + moved))
+        found = trainwright.estimate(
+            source=("megatron", file), cluster="dgx-h100", vocab_size=50257, software="megatron"
+        ).document
+        peaks.append(found.memory[-1].total_bytes)
+    assert peaks[0] == pytest.approx(measured_bytes, rel=0.06)
+    assert peaks[1] > 1.8 * measured_bytes
 
 
 def test_a_plan_leaves_modules_on_the_host_and_is_exported(tmp_path: Path) -> None:

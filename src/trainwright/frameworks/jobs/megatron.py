@@ -406,6 +406,8 @@ def _read_test(text: str, beside: Beside) -> StatedRun:
     values = parse_yaml(text, variables=beside.variables).get("MODEL_ARGS")
     if not isinstance(values, dict):
         raise InvalidInput.of("MODEL_ARGS", "must be a mapping of arguments")
+    # They are written into a script, whose shell takes off what quotes a sign.
+    values = {k: v.replace("\\", "") if isinstance(v, str) else v for k, v in values.items()}
     nodes, each = values.pop("trainer.num_nodes", 1), values.pop("trainer.devices", None)
     if each is None:
         return read_arguments(settings_of(values), beside)
