@@ -104,6 +104,35 @@ def test_blocks_that_all_wait_for_the_host_are_planned_as_exhaustion_plans_them(
     assert outcome.priced[0].step.step_time_s == pytest.approx(least_s, rel=1e-9)
 
 
+@pytest.mark.parametrize(("family", "memory_gib"), [("1f1b", 6), ("zb-h1", 6), ("interleaved", 7)])
+@pytest.mark.parametrize("link", [4, 20])
+@pytest.mark.parametrize("modules", [("core_attn",), ("qkv_linear", "core_attn", "attn_proj")])
+def test_modules_on_the_host_are_planned_as_exhaustion_plans_them(
+    modules, link, family, memory_gib
+):
+    """Selective recomputation drops a part of what modules would move, so that it may be faster."""
+    recipe = replace(PLAIN, offload=Offload(activations=1.0), offload_modules=modules)
+    question = asked(
+        replace(LLAMA, num_layers=4, vocabulary_size=32000),
+        devices=2,
+        batch=4,
+        memory_gib=memory_gib,
+        sequence=8192,
+        cluster=linked(link),
+        settings=RunSettings(recipe=recipe),
+        schedules=(family,),
+        pipeline=Span.only(2),
+        recompute=(NONE, Recompute.SELECTIVE),
+        zero_stages=(1,),
+        context=ONE,
+        tensor=ONE,
+    )
+    outcome, least_s = plan_model(question, Budget()), least_step_s(question)
+    assert outcome.lower_bound_s <= least_s * (1 + 1e-12)
+    assert outcome.priced[0].step.step_time_s == pytest.approx(least_s, rel=1e-9)
+    assert set(modes_of(outcome.priced[0])) == {NONE, Recompute.SELECTIVE}
+
+
 @pytest.mark.parametrize("link", [0.1, 55, 450])
 def test_modes_share_their_forward_and_split_what_is_kept(link):
     """Bounds on chains rest on the former; a link that is slow moves little, a fast one all."""
