@@ -16,11 +16,10 @@ from trainwright.formats.document_json import encode
 from trainwright.options.inputs import embed
 from trainwright.options.question import ModelCall, request_of
 from trainwright.planning.question.question import ModelQuestion, Workload
-from trainwright.planning.search.plans import predicted
 from trainwright.plans.configuration import Configuration
 from trainwright.plans.plan import Parallelism
 from trainwright.plans.status import BoundKind, Status
-from trainwright.step.predict import plan_of, profile_of_run
+from trainwright.step.predict import plan_of, predict_step, profile_of_run
 
 FAMILIES = {"1f1b": 1, "interleaved": 3, "v-half": 2, "zb-h1": 1, "dualpipe-v": 2}
 
@@ -53,7 +52,7 @@ def documented(schedule: str) -> ModelPlanResult:
         memory_limit_bytes=cluster.accelerator.usable_bytes,
         request=request_of(call, time_limit_s=None),
     )
-    step = predicted(question, plan, profile)
+    step = predict_step(plan, profile, question.cluster, **question.step_terms)
     return with_plan(empty, question, plan, profile, step)
 
 

@@ -21,8 +21,8 @@ from trainwright.options.question import call_of
 from trainwright.pages.command import command_of
 from trainwright.planning.question.question import Allowed
 from trainwright.planning.search.orders import search_in_words
-from trainwright.planning.search.plans import predicted
 from trainwright.planning.search.search import plan_model
+from trainwright.step.predict import predict_step
 from trainwright.units import GIB
 
 JOB = {
@@ -104,7 +104,7 @@ def test_the_order_in_the_document_takes_the_stated_step(answer, tmp_path):
     assert document == answer.document
     assert recheck(document) == document
     question, plan, profile = planned(document)
-    step = predicted(question, plan, profile)
+    step = predict_step(plan, profile, question.cluster, **question.step_terms)
     assert step.step_time_s == document.step_time_s
     assert holds(question, step.peak_memory_bytes)
     assert tuple(s.memory.total_bytes for s in step.stages) == document.peak_memory_bytes_per_rank

@@ -25,15 +25,11 @@ from trainwright.options.table import given_foreign, read, refuse_foreign, rows_
 from trainwright.partitioning.downset_dp import Restrictions
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
     from trainwright.commands.sweep import SweepReport
-    from trainwright.documents.model_plan import ModelPlanResult
     from trainwright.execution import Budget
-    from trainwright.execution.executor import Executor
     from trainwright.options.option import Options
-    from trainwright.options.question import ModelCall
     from trainwright.profile import Profile, ProfileFile
 
 
@@ -67,13 +63,19 @@ def plan(
     given = open_model_of(model, options, given=overrides)
     refuse_foreign("plan", kind_of(given, on_cluster=on_cluster), unused(given, options))
     if isinstance(given, ModelInput) or (on_cluster and isinstance(given, ProfileInput)):
+        from trainwright.documents.model_search import plan_on_cluster
         from trainwright.execution.executor import executor_of
         from trainwright.options.question import model_call
 
         executor = executor_of(options.get("jobs"))
         call = model_call(given, options)
         long = given.beyond(options.get("sequence")) if isinstance(given, ModelInput) else ()
-        return Result(_plan_with(executor, call, budget, warnings=(*given.warnings, *long)))
+        started_s = budget.cpu_s
+        with executor.crew() as crew:
+            document = plan_on_cluster(call, budget, warnings=(*given.warnings, *long), crew=crew)
+        if crew is not None:  # the time of workers is known when they have ended
+            document = replace(document, search_s=budget.cpu_s - started_s)
+        return Result(document)
     restrictions = Restrictions(
         data_parallel=options.get("data_parallel", True),
         tensor_parallel=options.get("tensor_parallel", True),
@@ -108,18 +110,6 @@ def plan(
         warnings=notes,
     )
     return Result(plan_profile(question, budget))
-
-
-def _plan_with(
-    executor: Executor, call: ModelCall, budget: Budget, *, warnings: Sequence[str]
-) -> ModelPlanResult:
-    """Search; the time of workers is known when they have ended."""
-    from trainwright.documents.model_search import plan_on_cluster
-
-    started_s = budget.cpu_s
-    with executor.crew() as crew:
-        document = plan_on_cluster(call, budget, warnings=warnings, crew=crew)
-    return document if crew is None else replace(document, search_s=budget.cpu_s - started_s)
 
 
 # `trainwright plan`

@@ -55,12 +55,12 @@ from trainwright.planning.reasons.why import (
     uses,
     without,
 )
-from trainwright.planning.search.plans import predicted
 from trainwright.planning.search.pools import fits, tightest
 from trainwright.planning.search.prefetch import Shelves
 from trainwright.plans.configuration import FIRST_OF_SHARDS, NO_OVERHEADS, is_wide
 from trainwright.plans.plan import DEFAULT_SCHEDULE, FORMAT_VERSION
 from trainwright.plans.status import Status
+from trainwright.step.predict import predict_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -179,7 +179,9 @@ def _subject_of(document: ModelPlanResult) -> _Subject:
 
     def reprice(cluster: Cluster) -> float:
         changed = replace(question, cluster=cluster)
-        return predicted(changed, plan, profile_of(changed, plan)).step_time_s
+        return predict_step(
+            plan, profile_of(changed, plan), changed.cluster, **changed.step_terms
+        ).step_time_s
 
     recomputes = any(count_recomputed(stage, profile) for stage in plan.stages)
     return _Subject(question=question, plan=plan, recomputes=recomputes, reprice=reprice)

@@ -57,7 +57,6 @@ from trainwright.planning.reasons.improve import (
     worth_listing,
 )
 from trainwright.planning.search.framework import plan_runnable
-from trainwright.planning.search.plans import predicted
 from trainwright.plans import Plan, Stage
 from trainwright.plans.configuration import (
     NO_OVERHEADS,
@@ -70,7 +69,7 @@ from trainwright.plans.plan import FORMAT_VERSION, Parallelism
 from trainwright.profile import Recompute
 from trainwright.profile.measured_model import MeasuredModel
 from trainwright.provenance import RARE, Origin
-from trainwright.step.predict import price_configuration
+from trainwright.step.predict import predict_step, price_configuration
 from trainwright.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -351,7 +350,7 @@ def priced_again(
     profile = profile_of(question, plan)
     if sorted(layers) != [layer.id for layer in profile.structure.layers]:
         raise InvalidInput([Fault("best_plan.stages", "must hold every layer once")])
-    step = predicted(question, plan, profile)
+    step = predict_step(plan, profile, question.cluster, **question.step_terms)
     return PricedPlan(asked=asked, options=record.options, plan=plan, profile=profile, step=step)
 
 

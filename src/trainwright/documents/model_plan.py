@@ -65,6 +65,7 @@ from trainwright.provenance import RARE
 from trainwright.scheduling.families import family_named
 from trainwright.step.account import chains_by_part_s, tells_repeats, time_by_part_s
 from trainwright.step.pools import MixedPlacement, as_run_by
+from trainwright.step.predict import predict_step
 from trainwright.step.stages import Placement, chosen_rows
 from trainwright.units import format_bytes
 
@@ -438,10 +439,10 @@ def _figures(
 
 def named_step_s(question: ModelQuestion, plan: Plan, profile: Profile) -> float | None:
     """The step of the stages in the order of the family that a searched order began with."""
-    from trainwright.planning.search.plans import predicted
-
     named = in_named_order(plan)
-    return None if named is None else predicted(question, named, profile).step_time_s
+    if named is None:
+        return None
+    return predict_step(named, profile, question.cluster, **question.step_terms).step_time_s
 
 
 def in_named_order(plan: Plan) -> Plan | None:

@@ -78,7 +78,6 @@ from trainwright.planning.search.orders import (
 from trainwright.planning.search.plans import (
     bytes_on_host,
     is_more_than_all_devices_hold,
-    predicted,
     splits_itself,
 )
 from trainwright.planning.search.pools import hosts_hold, plan_mixed
@@ -99,7 +98,7 @@ from trainwright.profile import Recompute
 from trainwright.profile.measured_model import MeasuredModel
 from trainwright.step.account import chains_by_part_s
 from trainwright.step.pipeline import placement_of
-from trainwright.step.predict import plan_of, require_legal, shape_of
+from trainwright.step.predict import plan_of, predict_step, require_legal, shape_of
 from trainwright.units import format_bytes
 
 if TYPE_CHECKING:
@@ -121,14 +120,6 @@ if TYPE_CHECKING:
 
 # `plan` on a model: the best plan on a cluster, as a document
 # ------------------------------------------------------------
-
-
-def plan_on_cluster(
-    call: ModelCall, budget: Budget, *, warnings: Sequence[str] = (), crew: Crew | None = None
-) -> ModelPlanResult:
-    """The best plan on the cluster's one pool, or on its several pools; a `crew` helps."""
-    search = _plan_on_one_pool if len(call.question.cluster.pools) == 1 else _plan_on_pools
-    return search(call, budget, warnings=warnings, crew=crew)
 
 
 def _found(
@@ -197,10 +188,15 @@ def _outcome(
     return outcome
 
 
-def _plan_on_one_pool(
-    call: ModelCall, budget: Budget, *, warnings: Sequence[str], crew: Crew | None
+def plan_on_cluster(
+    call: ModelCall, budget: Budget, *, warnings: Sequence[str] = (), crew: Crew | None = None
 ) -> ModelPlanResult:
-    """Search the uniform plans (or, opted in, those with degrees per stage); a `crew` helps."""
+    """The best plan on the cluster's one pool, or on its several pools; a `crew` helps.
+
+    On one pool plans are uniform, or, opted in, have degrees per stage.
+    """
+    if len(call.question.cluster.pools) > 1:
+        return _plan_on_pools(call, budget, warnings=warnings, crew=crew)
     started_s, shelves = budget.cpu_s, Shelves()
     call, outcome = _found(call, budget, crew=crew, shelves=shelves)
     question = call.question
@@ -722,7 +718,7 @@ def remake_model_plan(document: ModelPlanResult) -> ModelPlanResult:
         step_s, made = found.step.step_time_s, with_plan_on_pools(bare, shelf.question, found)
     else:
         question, plan, profile = planned(document)
-        step = predicted(question, plan, profile)
+        step = predict_step(plan, profile, question.cluster, **question.step_terms)
         step_s, made = step.step_time_s, with_plan(bare, question, plan, profile, step)
         limit_bytes = question.cluster.accelerator.usable_bytes
         made = replace(made, memory_limit_bytes=limit_bytes)

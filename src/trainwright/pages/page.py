@@ -43,11 +43,10 @@ from trainwright.pages.gantt import (
     theme_css,
 )
 from trainwright.pages.subject import PricedStep, Subject
-from trainwright.planning.search.plans import predicted
 from trainwright.plans.prediction import MEMORY_CLASSES
 from trainwright.scheduling.simulate import critical_path
 from trainwright.step.account import network_use, ranks_by_part_s, step_timeline
-from trainwright.step.predict import plan_of, price_configuration, profile_of_run
+from trainwright.step.predict import plan_of, predict_step, price_configuration, profile_of_run
 from trainwright.step.stages import Placement
 from trainwright.units import format_count
 
@@ -100,7 +99,7 @@ def _(document: ModelPlanResult, name: str) -> dict[str, Any]:
     if not document.stages:
         return {"cluster": _cluster(document.request.cluster)}
     question, plan, profile = planned(document)
-    step = predicted(question, plan, profile)
+    step = predict_step(plan, profile, question.cluster, **question.step_terms)
     return _step_parts(name, plan, profile, question.cluster, step, question.step_settings)
 
 

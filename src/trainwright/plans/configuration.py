@@ -130,6 +130,12 @@ class StepSettings(TypedDict):
     overheads: MemoryOverheads
 
 
+class StepTerms(StepSettings):
+    """The same, with the work by which throughput is known, where it is."""
+
+    model_flops_per_sequence: float | None
+
+
 DEFAULT_OVERLAP: Final = Overlap()
 DEFAULT_OVERHEADS: Final = MemoryOverheads()
 # Who trains fills devices: of 137 runs of llm-foundry, which took the largest microbatch that ran,

@@ -43,6 +43,7 @@ from trainwright.plans.configuration import (
     Kernels,
     Overlap,
     StepSettings,
+    StepTerms,
     offload_faults,
     recipe_graph_faults,
 )
@@ -412,11 +413,15 @@ class ModelQuestion:
         return {"overlap": self.settings.overlap, "overheads": self.overheads}
 
     @property
-    def flops_per_sequence(self) -> float | None:
-        """Of forward and backward, where the model is known by more than its costs."""
-        if isinstance(self.model, MeasuredModel):
-            return None
-        return model_flops_per_sequence(self.model, self.workload.sequence_length)
+    def step_terms(self) -> StepTerms:
+        """All that a step is priced with beside its plan, profile and cluster.
+
+        FLOPs are of forward and backward, where the model is known by more than its costs.
+        """
+        flops = None
+        if not isinstance(self.model, MeasuredModel):
+            flops = model_flops_per_sequence(self.model, self.workload.sequence_length)
+        return {**self.step_settings, "model_flops_per_sequence": flops}
 
     @property
     def uses_host(self) -> bool:

@@ -46,7 +46,6 @@ from trainwright.planning.search.frontier import least_of_any_order_s
 from trainwright.planning.search.plans import (
     best_first,
     hold_tied_once,
-    predicted,
     require_largest_transient,
     reserve_transients,
 )
@@ -69,7 +68,7 @@ from trainwright.scheduling.orders import words_of
 from trainwright.scheduling.search import search_schedule
 from trainwright.step.account import timeline_of
 from trainwright.step.pools import mixed_works
-from trainwright.step.predict import work_of_plan
+from trainwright.step.predict import predict_step, work_of_plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -179,7 +178,7 @@ def with_searched_orders(
     ]
 
     def repriced(start: Priced, plan: Plan) -> Priced | None:
-        step = predicted(question, plan, start.profile)
+        step = predict_step(plan, start.profile, question.cluster, **question.step_terms)
         missing = missing_of_plan(question, plan, start.profile, step)
         return None if missing > 0 else replace(start, plan=plan, step=step)
 
@@ -493,7 +492,7 @@ def _price(question: ModelQuestion, profile: Profile, size: int, budget: Budget)
     if cut.plan is None or len(cut.plan.stages) not in question.allowed.pipeline:
         return None
     plan = replace(cut.plan, microbatch_size=size)
-    step = predicted(question, plan, profile)
+    step = predict_step(plan, profile, question.cluster, **question.step_terms)
     if missing_of_plan(question, plan, profile, step) > 0:
         return None
     candidate = Candidate(

@@ -371,7 +371,7 @@ def _starts_fuller(question: ModelQuestion, profile: Profile, plans: Sequence[Pl
     account, device = question.account, question.cluster.accelerator
     if account is None or not account.copies_weights or not plans:
         return False
-    step = predicted(question, plans[0], profile)
+    step = predict_step(plans[0], profile, question.cluster, **question.step_terms)
     run = run_of_plan(question, plans[0], profile)
     starts = (start_bytes(run, stage.memory, device, account) for stage in step.stages)
     return max(starts) > step.peak_memory_bytes
@@ -391,7 +391,7 @@ def _beside_account(
         plan = _partition(question, candidate, profile, budget, less_bytes=less_bytes)
         if plan is None:
             return None
-        step = predicted(question, plan, profile)
+        step = predict_step(plan, profile, question.cluster, **question.step_terms)
         lacks_bytes = missing_of_plan(question, plan, profile, step)
         if lacks_bytes <= 0:
             if not _host_holds(question, plan, profile, step):
@@ -399,20 +399,6 @@ def _beside_account(
             return Priced(candidate=candidate, plan=plan, profile=profile, step=step)
         less_bytes += lacks_bytes
     return None
-
-
-def predicted(
-    question: ModelQuestion, plan: Plan, profile: Profile, *, in_full: bool = True
-) -> StepPrediction:
-    """The price of a plan, with all that the question says beside it."""
-    return predict_step(
-        plan,
-        profile,
-        question.cluster,
-        model_flops_per_sequence=question.flops_per_sequence,
-        in_full=in_full,
-        **question.step_settings,
-    )
 
 
 def priced_in_full(question: ModelQuestion, priced: Priced) -> Priced:
@@ -451,7 +437,9 @@ def host_bytes_of_ranks(
         plan,
         {0: profile},
         step.stages,
-        lambda asked, ordered, found: predicted(asked, ordered, found[0]).stages,
+        lambda asked, ordered, found: (
+            predict_step(ordered, found[0], asked.cluster, **asked.step_terms).stages
+        ),
     )
 
 
@@ -581,7 +569,7 @@ def _priced(
     in_full: bool = True,
 ) -> Priced | None:
     """The plan priced; None where it does not fit."""
-    step = predicted(question, plan, profile, in_full=in_full)
+    step = predict_step(plan, profile, question.cluster, **question.step_terms, in_full=in_full)
     if missing_of_plan(question, plan, profile, step) > 0:
         return None
     if not _host_holds(question, plan, profile, step):
@@ -642,7 +630,7 @@ def price_own_stages(
         schedule=candidate.schedule,
         parallelism=degrees,
     )
-    step = predicted(question, plan, profile)
+    step = predict_step(plan, profile, question.cluster, **question.step_terms)
     if missing_of_plan(question, plan, profile, step) > 0:
         return None
     if not _host_holds(question, plan, profile, step):

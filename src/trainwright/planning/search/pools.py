@@ -84,13 +84,7 @@ def priced_mixed(
 ) -> MixedPriced:
     """The plan with its price."""
     question = shelf.question
-    step = predict_mixed_step(
-        plan,
-        profiles,
-        shelf.cluster,
-        model_flops_per_sequence=question.flops_per_sequence,
-        **question.step_settings,
-    )
+    step = predict_mixed_step(plan, profiles, shelf.cluster, **question.step_terms)
     return MixedPriced(shape=shape, plan=plan, profiles=profiles, step=step)
 
 

@@ -411,16 +411,6 @@ class Foresight:
     _under_way: list[Parcel] = field(default_factory=list)
     _rest: int = 0
 
-    def split(self, ask: SplitAsk) -> Split:
-        """The answer, the same from here and there."""
-        found: Split = self._answer(ask)
-        return found
-
-    def plan(self, ask: PlanAsk) -> Priced | None:
-        """The answer, the same from here and there."""
-        found: Priced | None = self._answer(ask)
-        return found
-
     def look(self, coming: Callable[[int], Iterator[Ask]]) -> None:
         """Hand out what comes next, where workers are about to have nothing to do.
 
@@ -457,7 +447,8 @@ class Foresight:
         self._under_way.append(parcel)
         self._handed.update(dict.fromkeys(asks, parcel))
 
-    def _answer(self, ask: Ask) -> Any:
+    def answer(self, ask: Ask) -> Any:
+        """What `ask.answer` gives, the same from here and there."""
         parcel = self._handed.get(ask)
         if parcel is not None:
             self._take(parcel)
@@ -541,7 +532,7 @@ class SplitAnswers:
         alike = self._alike_to(search, candidate)
         ask = self._unanswered(alike, search, candidate, limit_s)
         if ask is not None:
-            self._known[alike] = limit_s, self.foresight.split(ask)
+            self._known[alike] = limit_s, self.foresight.answer(ask)
             return self._known[alike][1]
         known_s, known = self._known[alike]
         if known_s <= known.bound_s < math.inf:  # cut down to a limit that is no lower

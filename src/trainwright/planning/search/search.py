@@ -405,7 +405,8 @@ class ModelSearch:
         To look for others with less room, where one in V misses the memory, takes as long as many.
         So it may while there is no plan at all, and for what may still be better in the end.
         """
-        found = self.foresight.plan(PlanAsk(candidate, split, longest_s, may_tighten, in_rooms))
+        ask = PlanAsk(candidate, split, longest_s, may_tighten, in_rooms)
+        found: Priced | None = self.foresight.answer(ask)
         device = self.shelf.question.cluster.accelerator
         if found is None or least_step_s(found.step, device) > longest_s:
             return False
