@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -339,7 +340,7 @@ def test_a_plan_with_weights_on_the_host_is_the_run_that_an_estimate_prices(tmp_
     assert (found.status, found.gap) == ("optimal", 0)
     assert found.step_time_s == priced.step_time_s
     assert found.allocated_bytes == priced.allocated_bytes
-    there = tw.plan("qwen3-8b", **{**run, "offload": states}, framework="trl", zero=3, top=0)
+    there = tw.plan("qwen3-8b", **{**run, "offload": states}, framework="deepspeed", zero=3, top=0)
     assert there.document.parallelism is None  # 16 GB of weights are too many beside the rest
     tw.export(made, "trl", output=tmp_path)
     launched = (tmp_path / "accelerate.yaml").read_text()
@@ -350,9 +351,19 @@ def test_a_plan_with_weights_on_the_host_is_the_run_that_an_estimate_prices(tmp_
 STATES_AND_WEIGHTS = {"optimizer": 1.0, "gradients": 1.0, "weights": 1.0}
 
 
-@pytest.mark.parametrize("share", [STATES_AND_WEIGHTS, {"weights": 0.6}])
+PART_OF_WEIGHTS = {"weights": 0.6}
+
+
 @pytest.mark.parametrize(
-    ("framework", "devices"), [("deepspeed", 1), ("trl", 4), ("accelerate", 6), ("deepspeed", 8)]
+    ("framework", "devices", "share"),
+    [
+        ("deepspeed", 1, STATES_AND_WEIGHTS),
+        ("deepspeed", 1, PART_OF_WEIGHTS),
+        ("trl", 4, STATES_AND_WEIGHTS),
+        ("accelerate", 6, STATES_AND_WEIGHTS),
+        ("pytorch", 6, PART_OF_WEIGHTS),
+        ("deepspeed", 8, PART_OF_WEIGHTS),
+    ],
 )
 def test_devices_just_large_enough_beside_weights_on_the_host_are_planned_for(
     framework: str, devices: int, share: dict[str, float]
@@ -411,6 +422,48 @@ def test_no_run_that_fits_is_quicker_than_a_plan_with_weights_on_the_host(
                 assert run.step_time_s >= made.lower_bound_s * (1 - 1e-12)
                 assert run.step_time_s >= made.step_time_s * (1 - 1e-12)
     assert num_priced > 3
+
+
+@pytest.mark.parametrize("framework", ["accelerate", "trl", "axolotl"])
+def test_fsdp_leaves_all_that_it_shards_on_the_host_and_nothing_else(framework: str) -> None:
+    """torch.distributed.fsdp: CPUOffloadPolicy takes whole shards; gathered weights come back."""
+    asked = {"cluster": "dgx-h100", "devices": 8, "global_batch": 8, "sequence": 2048, "top": 0}
+    asked |= {"framework": framework}
+    stated = tw.plan("qwen3-0.6b", **asked, offload={"optimizer": 0.5}).document
+    whole = tw.plan("qwen3-0.6b", **asked, offload=STATES_AND_WEIGHTS).document
+    assert stated.step_time_s == whole.step_time_s
+    assert stated.request.recipe == whole.request.recipe
+    said = "offload: FSDP moves all it shards: optimizer, gradients, weights are planned on the"
+    assert [each for each in stated.warnings if said in each]
+    assert not [each for each in whole.warnings if said in each]
+    kept = tw.plan("qwen3-0.6b", **asked, offload={"optimizer": 1.0}, zero=2).document
+    assert kept.request.recipe is not None
+    assert kept.request.recipe.offload == Offload(optimizer=1.0, gradients=1.0)
+    with pytest.raises(InvalidInput, match=r"optimizer of ZeRO 0: .* moves what FSDP shards"):
+        tw.plan("qwen3-0.6b", **asked, offload={"optimizer": 1.0}, zero=0, dp=8)
+    with pytest.raises(InvalidInput, match=r"optimizer of one replica: .* moves what FSDP shards"):
+        tw.plan("qwen3-0.6b", **asked, offload={"optimizer": 1.0}, tp=4, dp=1, cp=1)
+
+
+def test_one_device_is_told_of_its_host_as_many_are(tmp_path: Path) -> None:
+    asked = {"cluster": "dgx-h100", "devices": 1, "global_batch": 8, "sequence": 2048, "top": 0}
+    written = {}
+    for target, name in (
+        ("axolotl", "axolotl.yaml"),
+        ("llamafactory", "ds_config.json"),
+        ("deepspeed", "ds_config.json"),
+    ):
+        for share in ({"optimizer": 1.0}, STATES_AND_WEIGHTS):
+            made = tw.plan("qwen3-0.6b", **asked, offload=share, framework=target)
+            tw.export(made, target, output=tmp_path / target, force=True)
+            written[target, len(share)] = (tmp_path / target / name).read_text()
+    assert "reshard_after_forward: true\n  offload_params: true" in written["axolotl", 1]
+    for target in ("llamafactory", "deepspeed"):
+        states, weights = (json.loads(written[target, n])["zero_optimization"] for n in (1, 3))
+        assert (states["stage"], weights["stage"]) == (1, 3)
+        assert "offload_param" not in states
+        assert weights["offload_param"]["device"] == "cpu"
+        assert states["offload_optimizer"]["device"] == "cpu"
 
 
 def test_frameworks_that_keep_weights_on_devices_are_refused() -> None:

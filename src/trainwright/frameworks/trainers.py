@@ -115,6 +115,8 @@ def settings(job: Job) -> dict[str, Any]:
     if job.demands.zero_stage:  # which overlaps by itself at its third stage alone
         found["zero_optimization"]["overlap_comm"] = job.overlap.gradients > 0
     moved = job.recipe.offload or NO_OFFLOAD
+    if job.demands.offload and not job.demands.zero_stage:  # which one replica does not shard
+        found["zero_optimization"]["stage"] = 3 if moved.weights else 1
     if moved.optimizer or moved.gradients:
         found["zero_optimization"]["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
     if moved.weights:
@@ -289,8 +291,7 @@ def launched(job: Job) -> dict[str, Any]:
     """The file's values by section."""
     degrees, sharding = job.degrees, job.demands.zero_stage
     shards = degrees.data // degrees.state_copies if sharding else 1
-    # FSDP of one device shards nothing, and moves to the host what lies there.
-    wrapped = 3 if job.demands.offload and degrees.num_devices == 1 else sharding
+    wrapped = _wrapped(job)
     found: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE",
         "distributed_type": "FSDP" if wrapped else "MULTI_GPU",
@@ -321,6 +322,17 @@ def launched(job: Job) -> dict[str, Any]:
             strategy = ROTATES[job.recipe.context_exchange]
             found["parallelism_config"][f"{PREFIX}cp_comm_strategy"] = strategy
     return found
+
+
+def _wrapped(job: Job) -> int:
+    """How FSDP shards, by ZeRO stage, or 0 without it.
+
+    On one device it shards nothing, and moves to the host what lies there.
+    """
+    moved, sharding = job.recipe.offload or NO_OFFLOAD, job.demands.zero_stage
+    if sharding or not job.demands.offload:
+        return sharding
+    return 3 if moved.weights else 2
 
 
 # TRL's supervised fine-tuning: accelerate's file, and the arguments of its trainer beside it
@@ -478,11 +490,11 @@ def _axolotl(job: Job) -> dict[str, Any]:
             "tensor_parallel_size": degrees.tensor,
             "context_parallel_size": degrees.context,
         }
-    if sharding:
+    if wrapped := _wrapped(job):
         found["fsdp_version"] = 2
         found["fsdp_config"] = {
             "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
-            "reshard_after_forward": sharding == 3,
+            "reshard_after_forward": wrapped == 3,
             "offload_params": job.demands.offload,
         }
     return found
@@ -515,7 +527,7 @@ def export_llamafactory(job: Job, stamp: Stamp) -> ExportBundle:
     keys = {"rank": "lora_rank", "dropout": "lora_dropout", "bits": "quantization_bit"}
     found |= _adapted(job, {**keys, "targets": "lora_target"}, finetuning_type="lora")
     others = {}
-    if sharding:
+    if sharding or job.demands.offload:
         found["deepspeed"] = DEEPSPEED_FILE
         others[DEEPSPEED_FILE] = _deepspeed_text(job)
     return _bundle(

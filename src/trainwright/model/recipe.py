@@ -232,6 +232,11 @@ class Offload:
                 yield Fault(f"offload.{each.name}", f"must be from 0 to 1, got {share!r}")
 
     @property
+    def holds_states(self) -> bool:
+        """Whether anything of weights, gradients or the optimizer's states lies there."""
+        return self.optimizer + self.gradients + self.weights > 0
+
+    @property
     def in_words(self) -> str:
         """What lies there, as a list."""
         held = {each.name: getattr(self, each.name) for each in fields(self)}

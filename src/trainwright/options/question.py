@@ -355,6 +355,8 @@ def model_call(given: ModelInput | ProfileInput, options: Options) -> ModelCall:
         notes = (*notes, *said)
     else:
         launchable = (question,)
+    launchable, moved = _as_fsdp_moves(launchable)
+    notes = (*notes, *moved)
     question, *others = launchable
     _refuse_weights_on_host(question)
     refuse_empty_space(question)
@@ -408,6 +410,37 @@ def _refuse_weights_on_host(question: ModelQuestion) -> None:
         return
     if framework not in MOVES_WEIGHTS:
         raise InvalidInput.of("offload", f"weights: {framework} keeps them on devices")
+
+
+def _as_fsdp_moves(
+    questions: tuple[ModelQuestion, ...],
+) -> tuple[tuple[ModelQuestion, ...], tuple[str, ...]]:
+    """The questions with all on the host that FSDP takes there, and what is said of that.
+
+    `CPUOffloadPolicy` moves whole shards: of weights, of gradients and of optimizer states. Under
+    ZeRO-2 a device has gathered weights all the same, so that only ZeRO-3 saves those
+    (torch.distributed.fsdp, fully_shard).
+    """
+    found, notes = list[ModelQuestion](), dict[str, None]()
+    for question in questions:
+        offload, allowed = question.settings.recipe.offload, question.allowed
+        framework = allowed.framework
+        if offload is None or framework not in MOVES_GRADIENTS or not offload.holds_states:
+            found.append(question)
+            continue
+        shards = 3 in allowed.zero_stages and 1 in allowed.pipeline
+        whole = replace(offload, optimizer=1.0, gradients=1.0, weights=float(shards))
+        if whole != offload:
+            said = f"offload: FSDP moves all it shards: {whole.in_words} are planned on the host"
+            if shards and allowed.zero_stages != (3,):
+                said += "; --zero 2 keeps weights on devices"
+            notes[said] = None
+            if shards:
+                allowed = _of_one_rank(replace(allowed, zero_stages=(3,)))
+            recipe = replace(question.settings.recipe, offload=whole)
+            question = _trained(replace(question, allowed=allowed), recipe)
+        found.append(question)
+    return tuple(found), tuple(notes)
 
 
 def _launchable(

@@ -394,6 +394,10 @@ def _demanded(demands: Demands) -> Iterator[tuple[Feature, str, str]]:
         yield feature, "state_copies", str(degrees.state_copies)
     if demands.offload:
         yield Feature.OFFLOAD, "offload", "optimizer"
+        if not demands.zero_stage and degrees.data * degrees.context > 1:
+            yield Feature.OFFLOAD_REPLICAS, "offload", "optimizer of ZeRO 0"
+        elif not demands.zero_stage and degrees.num_devices > 1:
+            yield Feature.OFFLOAD_ALONE, "offload", "optimizer of one replica"
     if demands.offload_activations:
         yield Feature.OFFLOAD_ACTIVATIONS, "offload", "activations"
     if demands.offload_modules:

@@ -54,6 +54,8 @@ class Feature(StrEnum):
     HYBRID_SHARD = "state sharded inside groups of replicas"
     HYBRID_SHARD_EXPERTS = "such groups with ZeRO 2 or 3 beside split experts"
     OFFLOAD = "optimizer state on the host"
+    OFFLOAD_REPLICAS = "that of replicas that shard nothing"
+    OFFLOAD_ALONE = "that of one replica on several devices"
     OFFLOAD_ACTIVATIONS = "activations on the host"
     OFFLOAD_BLOCKS = "activations of some blocks on the host"
     OFFLOAD_MODULES = "activations of some modules on the host"
@@ -307,6 +309,22 @@ _ROWS: Final[dict[Feature, tuple[str, ...]]] = {
         "yes fsdp_offload_params",
         "no keeps optimizer state on the device",
     ),
+    Feature.OFFLOAD_REPLICAS: (
+        *("yes optimizer_cpu_offload",) * 3,
+        *("no moves weights too, where it moves anything (enable_cpu_offload)",) * 2,
+        "code the optimizer's own",
+        "no moves what ZeRO 1 to 3 shards",
+        "no moves what FSDP shards: ZeRO 2 or 3",
+        "no keeps optimizer state on the device",
+    ),
+    Feature.OFFLOAD_ALONE: (
+        *("yes optimizer_cpu_offload",) * 3,
+        *("no moves weights too, where it moves anything (enable_cpu_offload)",) * 2,
+        "code the optimizer's own",
+        "yes offload_optimizer, under ZeRO 1",
+        "no moves what FSDP shards, over data or context ranks",
+        "no keeps optimizer state on the device",
+    ),
     Feature.OFFLOAD_ACTIVATIONS: (*(_BY_MODULE,) * 3, *(_ALL_HERE,) * 6),
     Feature.OFFLOAD_BLOCKS: (*(_BY_MODULE,) * 3, *(_ALL_HERE,) * 2, _STAGES, *(_ALL_HERE,) * 3),
     Feature.OFFLOAD_MODULES: (*("yes offload_modules",) * 3, *(_ALL_HERE,) * 6),
@@ -486,6 +504,7 @@ _DERIVED: Final[tuple[tuple[int, dict[Feature, str]], ...]] = (
             ),
             Feature.HYBRID_SHARD: "no copies sharded state with MiCS only, which is not exported",
             Feature.OFFLOAD: "yes offload_optimizer",
+            Feature.OFFLOAD_REPLICAS: "no moves what ZeRO 1 to 3 shards",
             Feature.TENSOR: _ALONE,
             Feature.CONTEXT: _ALONE,
         },
@@ -512,7 +531,10 @@ _DERIVED: Final[tuple[tuple[int, dict[Feature, str]], ...]] = (
             Feature.UNSHARDED_PIPELINE: "no shards what lies beside a pipeline (ZeRO 2 or 3)",
             Feature.HYBRID_SHARD: "yes dp_replicate_size",
             Feature.HYBRID_SHARD_EXPERTS: "no is not known to copy experts that are split",
-            Feature.OFFLOAD: "no moves weights too, where it moves anything (offload_policy)",
+            **dict.fromkeys(
+                (Feature.OFFLOAD, Feature.OFFLOAD_REPLICAS, Feature.OFFLOAD_ALONE),
+                "no moves weights too, where it moves anything (offload_policy)",
+            ),
             Feature.SEQUENCE_PARALLEL: "yes sequence_parallel",
             Feature.NO_SEQUENCE_PARALLEL: "yes sequence_parallel",
             Feature.EXPERTS_WHOLE: "no is not known to run experts beside tensor parallel",
@@ -527,7 +549,10 @@ _DERIVED: Final[tuple[tuple[int, dict[Feature, str]], ...]] = (
             Feature.UNSHARDED_BESIDE: "no shards parameters over context and expert ranks",
             Feature.UNSHARDED_TENSOR: "yes",
             Feature.HYBRID_SHARD: "yes ici_data_parallelism",
-            Feature.OFFLOAD: "yes optimizer_memory_host_offload",
+            **dict.fromkeys(
+                (Feature.OFFLOAD, Feature.OFFLOAD_REPLICAS, Feature.OFFLOAD_ALONE),
+                "yes optimizer_memory_host_offload",
+            ),
             Feature.LOSS_CHUNK: "no computes all logits of a microbatch in what is exported",
             Feature.MLP_TILE: "no runs a feed-forward part on all tokens",
             Feature.NARROW_ACTIVATIONS: "no keeps what an activation reads as it came",

@@ -388,7 +388,7 @@ def training_demands(model: TransformerConfig, recipe: Recipe, precision: str) -
         has_capacity=recipe.capacity_factor is not None,
         precision=precision,
         optimizer=str(recipe.optimizer),
-        offload=on_host.optimizer + on_host.gradients + on_host.weights > 0,
+        offload=on_host.holds_states,
         offload_activations=on_host.activations > 0 and not recipe.offload_modules,
         offload_modules=recipe.offload_modules if on_host.activations > 0 else (),
         context_exchange=str(recipe.context_exchange),
