@@ -529,3 +529,47 @@ def test_requirements_beside_a_file_of_trl_say_its_release(tmp_path: Path) -> No
 )
 def test_requirements_of_pip_conda_and_poetry(asked: str, *, is_below: bool) -> None:
     assert (held_below(asked, "trl", (1, 7)) is not None) == is_below
+
+
+# Release notes of TRL 1.15, gemma-3-1b on one device of 79 GiB, 8,192 tokens in bf16, checkpointed:
+# peak GiB before, with all logits, and since, with log-probabilities from a fused head.
+PEAKS = {"nll": (30.33, 8.87), "dpo": (None, 12.00)}
+
+
+@pytest.mark.parametrize("kind", PEAKS)
+def test_log_probabilities_part_by_part_take_the_published_memory(kind: str) -> None:
+    size = 2 if kind == "dpo" else 1  # a pair of answers
+    asked = {"cluster": "dgx-h100", "devices": 1, "sequence": 8192, "recompute": "full"}
+    asked |= {"global_batch": size, "micro_batch": size, "precision": "bf16", "software": "trl"}
+    asked |= {"main_weight_dtype": "none", "gradient_dtype": "bf16", "moment_dtype": "bf16"}
+    asked |= {"reference": kind == "dpo" or None, "changes": False}
+    for measured_gib, chunk in zip(PEAKS[kind], (0, 256), strict=True):
+        if measured_gib is not None:
+            held = tw.estimate("gemma3-1b", **asked, loss_chunk=chunk).document.allocated_bytes
+            assert held / 2**30 == pytest.approx(measured_gib, rel=0.10)
+
+
+@pytest.mark.parametrize(
+    ("kind", "liger", "required", "in_parts"),
+    [
+        ("dpo", False, "trl==1.15.0", True),
+        ("grpo", False, "trl~=1.16", True),
+        ("rloo", False, "trl>=1.15,<2", True),
+        ("dpo", False, "trl>=1.14", False),  # which has it with Liger's switch alone
+        ("kto", True, "trl>=1.14", True),
+        ("rloo", True, "trl==1.14.2", False),
+        ("dpo", True, "trl==1.13", False),
+        ("dpo", False, "trl<=1.20", False),  # older ones, too
+        ("kto", False, "", False),
+    ],
+)
+def test_preferences_have_all_logits_unless_a_release_is_asked_for_that_has_not(
+    kind: str, required: str, *, liger: bool, in_parts: bool
+) -> None:
+    started = f"trl {kind} --model_name_or_path Qwen/Qwen3-0.6B --per_device_train_batch_size 2"
+    started += " --max_length 2048" + " --use_liger_kernel True" * liger
+    run = read_trl(f"#!/bin/bash\npip install '{required}'\n{started}\n")
+    assert run.loss_chunk == (256 if in_parts else None)
+    assert not run.unknown
+    said = f"as {required} has them" if in_parts else "--loss-chunk 256"
+    assert [note for note in run.notes if note.startswith(f"{kind}: ") and said in note]

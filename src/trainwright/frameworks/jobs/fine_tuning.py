@@ -1,15 +1,11 @@
 """torchtune's recipes, NeMo Automodel's, scripts of verl and OpenRLHF: trainers of a named model.
 
-And what trains in another way than on given answers, by the words of all trainers.
-
 Sources: `torchtune/recipes`, `nemo_automodel/recipes`, `verl/trainer/config`.
 """
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from trainwright.frameworks.jobs.deepspeed import (
@@ -21,13 +17,15 @@ from trainwright.frameworks.jobs.deepspeed import (
 )
 from trainwright.frameworks.jobs.script import (
     CHOSEN,
+    PAIRED,
+    REFERS,
     Devices,
     Launch,
     flags_of,
-    held_below,
     overrides_of,
     read_launch,
-    text_beside,
+    trainer_named,
+    unpriced,
 )
 from trainwright.frameworks.jobs.settings import (
     BETWEEN,
@@ -876,123 +874,3 @@ def read_second_way(found: Settings, beside: Beside) -> StatedRun:
         unknown=unknown,
         notes=(*(notes[1:] if packs else notes), *changing),
     )
-
-
-# Trainers of preferences, of rewards, by reinforcement
-# -----------------------------------------------------
-
-_SUPERVISED: Final = ("pt", "sft")
-# What only trainers of preferences, of rewards, or by reinforcement have.
-_PREFERENCES: Final = (
-    "rl", "rlhf_type", "reward_model", "process_reward_model", "beta", "max_prompt_length",
-    "max_completion_length", "num_generations", "reward_funcs", "ref_model", "teacher_model",
-    "pref_loss", "pref_beta", "relora", "qat", "trl", "num_padding_at_beginning",
-)  # fmt: skip
-
-
-# Trainers by the words of axolotl's `rl`, LLaMA-Factory's `stage`, programs and classes of TRL. A
-# pair is a chosen and a rejected answer, concatenated into one microbatch; the reference is the
-# model before the training, of which adapters need no copy (trl/trainer/dpo_trainer.py).
-PAIRED: Final = frozenset({"dpo", "ipo", "orpo", "cpo", "simpo", "reward", "rm"})
-REFERS: Final = frozenset({"dpo", "ipo", "kto"})
-_GENERATES: Final = frozenset({"grpo", "ppo", "rloo", "gkd", "nash_md", "xpo", "online_dpo"})
-_TRAINERS: Final = re.compile(
-    r"(?:^|[_/-])(online_dpo|dpo|ipo|orpo|cpo|simpo|kto|reward|grpo|ppo|rloo|gkd)(?=[_.-]|$)"
-)
-_CLASSES: Final = re.compile(
-    r"(OnlineDPO|DPO|ORPO|CPO|KTO|Reward|GRPO|PPO|RLOO|GKD)(?:Trainer|Config)$"
-)
-
-
-def trainer_named(name: str) -> str | None:
-    """What a program or class trains by, where that is no supervised training."""
-    if (known := _CLASSES.search(name)) is not None:
-        return "online_dpo" if known[1] == "OnlineDPO" else known[1].lower()
-    found = _TRAINERS.search(name.lower())
-    return None if found is None else found[1]
-
-
-def kind_of(found: Settings) -> str | None:
-    """How preferences, rewards or reinforcement train, None where nothing names it."""
-    said = (found.text(each) for each in ("rl", "rlhf_type", "stage"))
-    kind = next((each.lower() for each in said if each and each not in _SUPERVISED), None)
-    loss = found.text("pref_loss")
-    return loss if kind == "dpo" and loss in ("orpo", "simpo") else kind
-
-
-def beyond_supervised(found: Settings, kind: str | None, *, adapts: bool) -> Iterator[str]:
-    """A note where a step is more than one pass over sequences with their answers."""
-    stage = found.value("stage")
-    said = [] if stage is None or stage in _SUPERVISED else [f"stage {stage}"]
-    said += [name for name in _PREFERENCES if found.value(name) not in (None, False)]
-    if kind in PAIRED | REFERS | _GENERATES:
-        yield from unpriced(str(kind), found, adapts=adapts)
-        said = [name for name in said if name in ("relora", "qat")]
-    if said:
-        yield (
-            f"{', '.join(said)}: priced as supervised training: other passes, pairs of answers and "
-            "further models are not modelled"
-        )
-
-
-def unpriced(kind: str, found: Settings, *, adapts: bool) -> Iterator[str]:
-    """What of such a step is priced, and what is not."""
-    precomputed = found.switch("precompute_ref_log_probs")
-    if kind in _GENERATES:
-        yield (
-            f"{kind}: the policy's update alone is priced; not priced: generation, rewards, and "
-            "the weights and passes of a reference, a critic or a teacher"
-        )
-        return
-    if kind in PAIRED:
-        yield f"{kind}: a pair of answers is priced as two sequences of one microbatch"
-    if kind in ("reward", "rm"):
-        yield f"{kind}: priced with the head of a language model, larger than that of a reward"
-    if kind == "kto":
-        yield "kto: not priced: the pass over answers to other questions"
-    if kind in REFERS and not precomputed and not adapts:
-        yield f"{kind}: the reference is priced as a frozen copy that is sharded as the model is"
-
-
-# TRL's supervised trainer has the logits of 256 tokens at a time since 1.7, but where Liger's
-# kernels or an adapter take the head's product; words that only older ones take, and until when
-# (trl/trainer/sft_config.py, sft_trainer.py).
-_UNTIL: Final = {"dataset_text_field=": "0.13", "tokenizer=": "0.16", "max_seq_length": "0.20"}
-_REQUIRED: Final = ("requirements.txt", "pyproject.toml", "setup.py", "environment.yml")
-
-
-def usual_loss(
-    given: Mapping[str, Any], text: str, beside: Beside
-) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """TRL's `loss_type` where a file leaves it out, and a note that says which and why.
-
-    Nothing where it is said, and where training is not supervised or not TRL's own.
-    """
-    found, folder = Settings(given, from_words=True), beside.folder
-    names = (beside.name, "" if folder is None else folder.name)
-    is_other = kind_of(found) or any(map(trainer_named, names)) or "unsloth" in text
-    is_said = found.is_on("use_liger_kernel") or found.text("loss_type")
-    if is_said or is_other or not given.keys().isdisjoint(_PREFERENCES):
-        return {}, ()
-    words = {*given, *_words_of_trainer(text)}
-    reasons = [f"{word} is of TRL before {_UNTIL[word]}" for word in _UNTIL if word in words]
-    if "lm_head" in str(found.value("lora_target_modules")):
-        reasons.append("TRL takes no chunks where adapters lie beside lm_head")
-    started = Launch(program="", words=())
-    for each in (text, *(text_beside(name, started, beside) or "" for name in _REQUIRED)):
-        asked = held_below(each, "trl", (1, 7))
-        reasons += () if asked is None else (f"{asked} keeps TRL below 1.7",)
-    kind = "nll" if reasons else "chunked_nll"
-    because = reasons[0] if reasons else "TRL has it since 1.7; before, give --loss-chunk 0"
-    return {"loss_type": kind}, (f"loss_type is not said: priced as {kind}, as {because}",)
-
-
-def _words_of_trainer(text: str) -> Iterator[str]:
-    """The arguments that a Python program gives TRL's supervised trainer, each with its `=`."""
-    try:
-        nodes = ast.walk(ast.parse(text)) if "SFTTrainer(" in text else ()
-    except SyntaxError:
-        return
-    for node in nodes:
-        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("SFTTrainer"):
-            yield from (f"{each.arg}=" for each in node.keywords)

@@ -29,19 +29,19 @@ from trainwright.frameworks.jobs.deepspeed import (
     sharding_of,
 )
 from trainwright.frameworks.jobs.fine_tuning import (
-    PAIRED,
-    REFERS,
     engine_degrees,
     sequences_in,
-    unpriced,
 )
 from trainwright.frameworks.jobs.hugging_face import read_trl
 from trainwright.frameworks.jobs.script import (
+    PAIRED,
+    REFERS,
     Launch,
     flags_of,
     overrides_of,
     read_launch,
     text_beside,
+    unpriced,
 )
 from trainwright.frameworks.jobs.settings import (
     BY_FSDP,

@@ -38,23 +38,25 @@ from trainwright.frameworks.jobs.deepspeed import (
     sharding_told,
 )
 from trainwright.frameworks.jobs.fine_tuning import (
-    PAIRED,
-    REFERS,
-    beyond_supervised,
     is_second_way,
-    kind_of,
     read_second_way,
-    trainer_named,
-    usual_loss,
 )
 from trainwright.frameworks.jobs.script import (
+    LOG_PROBS,
+    PAIRED,
+    REFERS,
     Devices,
     Launch,
+    beyond_supervised,
+    config_overrides,
     flags_of,
     is_beside_others,
+    kind_of,
     python_value,
     read_launch,
     text_beside,
+    trainer_named,
+    usual_loss,
 )
 from trainwright.frameworks.jobs.settings import (
     BY_FSDP,
@@ -201,8 +203,9 @@ def read_trl(text: str, beside: Beside = NOTHING) -> StatedRun:
         turned_on = _left_to_trl(flags)
         notes += [f"--{key} is not said: on, as TRL has it since 0.22" for key in turned_on]
         flags = {**flags, **turned_on}
-    if OF_TRLS_OWN.fullmatch(launch.program) and _SFT_OF_TRL.search(text):
-        loss, said = usual_loss(flags, text, beside)
+    if OF_TRLS_OWN.fullmatch(launch.program) and (own_kind := _IN_TRL.search(text)):
+        named = {} if (kind := trainer_named(own_kind[0].split()[-1])) is None else {"rl": kind}
+        loss, said = usual_loss({**named, **flags}, text, beside)
         flags, notes = {**flags, **loss}, [*notes, *said]
     if launch.program == "swift":  # its own defaults; its processes stand in the environment
         flags, devices = {**_SWIFT, **flags}, Devices()
@@ -215,7 +218,7 @@ def read_trl(text: str, beside: Beside = NOTHING) -> StatedRun:
     if (trainer := trainer_named(launch.program)) is not None:
         flags = {"rl": trainer, **flags}
     found = Settings(flags, spelled=lambda path: "--" + path, from_words=True)
-    changes, kind = _overrides(found), found.text("model_type")
+    changes, kind = config_overrides(found), found.text("model_type")
     dropout = found.number("dropout") if own else None
     sharding = sharding_told(found) if own else sharding
     if any(name in flags for name in _OF_LLAMAFACTORY):
@@ -240,7 +243,10 @@ def read_trl(text: str, beside: Beside = NOTHING) -> StatedRun:
     )
 
 
-_SFT_OF_TRL: Final = re.compile(r"\btrl\s+sft\b|\b(?:trl|examples)/scripts/sft\w*\.py")
+_IN_TRL: Final = re.compile(
+    r"\btrl\s+(?:sft|dpo|kto|grpo|rloo)\b"
+    r"|\b(?:trl|examples)/scripts/(?:sft|dpo|kto|grpo|rloo)\w*\.py"
+)
 # TRL's program and scripts, which lay no adapters without `--use_peft`.
 OF_TRLS_OWN: Final = re.compile(r"trl|(?:sft|dpo|orpo|kto|cpo|grpo|rloo|reward_modeling)\w*\.py")
 
@@ -410,16 +416,6 @@ def _of_chat(flags: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]
     return {**_CHAT, **kept}, (note,)
 
 
-def _overrides(found: Settings) -> dict[str, Any]:
-    """Keys of a `config.json` as `transformers` takes them from a command line: `n_head=8,…`."""
-    given = found.text("config_overrides") or ""
-    pairs = [each.partition("=")[::2] for each in given.split(",") if each.strip()]
-    if any(not name or not value for name, value in pairs):
-        found.fault("config_overrides", f'must be KEY=VALUE,…, got "{given}"')
-        return {}
-    return parse_yaml("\n".join(f"{name.strip()}: {value}" for name, value in pairs) or "{}")
-
-
 def _started_so(
     run: StatedRun, options: Mapping[str, str | bool], beside: Beside, notes: list[str]
 ) -> StatedRun:
@@ -498,6 +494,7 @@ def _trl(
     checkpoints = found.table("gradient_checkpointing_kwargs")
     own = ("activations to cpu",) if checkpoints.switch("offload") else ()
     offload = _offloaded(found)
+    in_parts = found.text("loss_type") == "chunked_nll" or found.is_on(LOG_PROBS)
     run = _trainer(
         found,
         beside,
@@ -519,7 +516,7 @@ def _trl(
     )
     run = replace(
         run,
-        loss_chunk=LOSS_CHUNKS["trl"] if found.text("loss_type") == "chunked_nll" else None,
+        loss_chunk=LOSS_CHUNKS["trl"] if in_parts else None,
         freeze=None if adapters else frozen or None,
     )
     return _with_offloaded(run, offload) if offload else replace(run, offload=(*run.offload, *own))

@@ -17,14 +17,16 @@ from typing import Any, Final
 from trainwright.errors import InvalidInput
 from trainwright.frameworks.jobs.bridge import run_of
 from trainwright.frameworks.jobs.deepspeed import odd_optimizer, optimizer_of
-from trainwright.frameworks.jobs.fine_tuning import PAIRED, REFERS, unpriced
 from trainwright.frameworks.jobs.script import (
+    PAIRED,
+    REFERS,
     Devices,
     Launch,
     config_beside,
     overrides_of,
     read_launch,
     text_beside,
+    unpriced,
 )
 from trainwright.frameworks.jobs.settings import (
     BETWEEN,

@@ -1,7 +1,8 @@
 """What a launch script starts, as settings: its trainer's arguments, its devices, files it writes.
 
 The script is followed as bash would (`frameworks.shell`), and nothing is run. A file of arguments
-alone is read as well, and a file that only sets an array of them.
+alone is read as well, and a file that only sets an array of them. And what of these arguments, in
+the words of all trainers, says that training is not on given answers.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ import yaml
 from trainwright.errors import Fault, InvalidInput
 from trainwright.formats.atomic_file import read_bytes
 from trainwright.formats.hf_config import read_config
-from trainwright.frameworks.jobs.settings import UNDESCRIBED, Beside
+from trainwright.frameworks.jobs.settings import UNDESCRIBED, Beside, Settings, parse_yaml
 from trainwright.frameworks.shell import SUBMITTER, ScriptRun, TrainerCall, Value, read_script
+from trainwright.plans.capability_table import LOSS_CHUNKS
 
 if TYPE_CHECKING:
     from trainwright.model import TransformerConfig
@@ -306,14 +308,28 @@ _BOUND: Final = re.compile(r"([~<>=!]=|[<>=^~@])\s*([\"']?)([~^]?)v?(\d+(?:\.\d+
 
 def held_below(text: str, package: str, release: tuple[int, int]) -> str | None:
     """The first requirement of a text that keeps a package below a release; None without one."""
+    for said, kind, version, any_last in _bounds_on(package, text):
+        if not _reaches(kind, version, release, any_last=any_last):
+            return said
+    return None
+
+
+def held_from(text: str, package: str, release: tuple[int, int]) -> str | None:
+    """The first requirement that no release of a package before this one meets; None without."""
+    for said, kind, version, _ in _bounds_on(package, text):
+        if kind not in ("<", "<=", "!=", ">") and version[:2] >= release:
+            return said
+    return None
+
+
+def _bounds_on(package: str, text: str) -> Iterator[tuple[str, str, tuple[int, ...], bool]]:
+    """Each bound that a text sets: the requirement, how it holds, its release, and if any last."""
     for found in re.finditer(_ASKED.format(re.escape(package)), text):
         asked = found[1] or found[2]
+        said = package + "".join(asked.replace('"', "").split())
         for sign, quote, inner, number, any_last in _BOUND.findall(asked):
             kind = inner or ("^" if sign == "=" and quote else sign)
-            version = tuple(map(int, number.split(".")))
-            if not _reaches(kind, version, release, any_last=bool(any_last)):
-                return package + "".join(asked.replace('"', "").split())
-    return None
+            yield said, kind, tuple(map(int, number.split("."))), bool(any_last)
 
 
 def _reaches(
@@ -596,3 +612,164 @@ def _pods(kind: str, spec: Mapping[str, Any]) -> int:
                  for each in jobs if isinstance(each, dict)]  # fmt: skip
     pods = [(each.get("parallelism", 1), each.get("of", 1)) for each in specs]
     return max((a * b for a, b in pods if type(a) is int and type(b) is int), default=1) or 1
+
+
+def config_overrides(found: Settings) -> dict[str, Any]:
+    """Keys of a `config.json` as `transformers` takes them from a command line: `n_head=8,…`."""
+    given = found.text("config_overrides") or ""
+    pairs = [each.partition("=")[::2] for each in given.split(",") if each.strip()]
+    if any(not name or not value for name, value in pairs):
+        found.fault("config_overrides", f'must be KEY=VALUE,…, got "{given}"')
+        return {}
+    return parse_yaml("\n".join(f"{name.strip()}: {value}" for name, value in pairs) or "{}")
+
+
+# Trainers of preferences, of rewards, by reinforcement
+# -----------------------------------------------------
+
+_SUPERVISED: Final = ("pt", "sft")
+# What only trainers of preferences, of rewards, or by reinforcement have.
+_PREFERENCES: Final = (
+    "rl", "rlhf_type", "reward_model", "process_reward_model", "beta", "max_prompt_length",
+    "max_completion_length", "num_generations", "reward_funcs", "ref_model", "teacher_model",
+    "pref_loss", "pref_beta", "relora", "qat", "trl", "num_padding_at_beginning",
+)  # fmt: skip
+
+
+# Trainers by the words of axolotl's `rl`, LLaMA-Factory's `stage`, programs and classes of TRL. A
+# pair is a chosen and a rejected answer, concatenated into one microbatch; the reference is the
+# model before the training, of which adapters need no copy (trl/trainer/dpo_trainer.py).
+PAIRED: Final = frozenset({"dpo", "ipo", "orpo", "cpo", "simpo", "reward", "rm"})
+REFERS: Final = frozenset({"dpo", "ipo", "kto"})
+_GENERATES: Final = frozenset({"grpo", "ppo", "rloo", "gkd", "nash_md", "xpo", "online_dpo"})
+_TRAINERS: Final = re.compile(
+    r"(?:^|[_/-])(online_dpo|dpo|ipo|orpo|cpo|simpo|kto|reward|grpo|ppo|rloo|gkd)(?=[_.-]|$)"
+)
+_CLASSES: Final = re.compile(
+    r"(OnlineDPO|DPO|ORPO|CPO|KTO|Reward|GRPO|PPO|RLOO|GKD)(?:Trainer|Config)$"
+)
+
+
+def trainer_named(name: str) -> str | None:
+    """What a program or class trains by, where that is no supervised training."""
+    if (known := _CLASSES.search(name)) is not None:
+        return "online_dpo" if known[1] == "OnlineDPO" else known[1].lower()
+    found = _TRAINERS.search(name.lower())
+    return None if found is None else found[1]
+
+
+def kind_of(found: Settings) -> str | None:
+    """How preferences, rewards or reinforcement train, None where nothing names it."""
+    said = (found.text(each) for each in ("rl", "rlhf_type", "stage"))
+    kind = next((each.lower() for each in said if each and each not in _SUPERVISED), None)
+    loss = found.text("pref_loss")
+    return loss if kind == "dpo" and loss in ("orpo", "simpo") else kind
+
+
+def beyond_supervised(found: Settings, kind: str | None, *, adapts: bool) -> Iterator[str]:
+    """A note where a step is more than one pass over sequences with their answers."""
+    stage = found.value("stage")
+    said = [] if stage is None or stage in _SUPERVISED else [f"stage {stage}"]
+    said += [name for name in _PREFERENCES if found.value(name) not in (None, False)]
+    if kind in PAIRED | REFERS | _GENERATES:
+        yield from unpriced(str(kind), found, adapts=adapts)
+        said = [name for name in said if name in ("relora", "qat")]
+    if said:
+        yield (
+            f"{', '.join(said)}: priced as supervised training: other passes, pairs of answers and "
+            "further models are not modelled"
+        )
+
+
+def unpriced(kind: str, found: Settings, *, adapts: bool) -> Iterator[str]:
+    """What of such a step is priced, and what is not."""
+    precomputed = found.switch("precompute_ref_log_probs")
+    if kind in _GENERATES:
+        yield (
+            f"{kind}: the policy's update alone is priced; not priced: generation, rewards, and "
+            "the weights and passes of a reference, a critic or a teacher"
+        )
+        return
+    if kind in PAIRED:
+        yield f"{kind}: a pair of answers is priced as two sequences of one microbatch"
+    if kind in ("reward", "rm"):
+        yield f"{kind}: priced with the head of a language model, larger than that of a reward"
+    if kind == "kto":
+        yield "kto: not priced: the pass over answers to other questions"
+    if kind in REFERS and not precomputed and not adapts:
+        yield f"{kind}: the reference is priced as a frozen copy that is sharded as the model is"
+
+
+# TRL's supervised trainer has the logits of 256 tokens at a time since 1.7, but where Liger's
+# kernels or an adapter take the head's product; words that only older ones take, and until when
+# (trl/trainer/sft_config.py, sft_trainer.py).
+_UNTIL: Final = {"dataset_text_field=": "0.13", "tokenizer=": "0.16", "max_seq_length": "0.20"}
+_REQUIRED: Final = ("requirements.txt", "pyproject.toml", "setup.py", "environment.yml")
+
+
+def usual_loss(
+    given: Mapping[str, Any], text: str, beside: Beside
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """TRL's `loss_type` where a file leaves it out, and a note that says which and why.
+
+    Nothing where it is said, and where training is not supervised or not TRL's own.
+    """
+    found, folder = Settings(given, from_words=True), beside.folder
+    names = (beside.name, "" if folder is None else folder.name)
+    kind = kind_of(found) or next(filter(None, map(trainer_named, names)), None)
+    if kind in _STREAMED and "unsloth" not in text:
+        return _log_probs(kind, text, beside, by_liger=found.is_on("use_liger_kernel"))
+    is_other = kind or "unsloth" in text
+    is_said = found.is_on("use_liger_kernel") or found.text("loss_type")
+    if is_said or is_other or not given.keys().isdisjoint(_PREFERENCES):
+        return {}, ()
+    words = {*given, *_words_of_trainer(text)}
+    reasons = [f"{word} is of TRL before {_UNTIL[word]}" for word in _UNTIL if word in words]
+    if "lm_head" in str(found.value("lora_target_modules")):
+        reasons.append("TRL takes no chunks where adapters lie beside lm_head")
+    for each in _requiring(text, beside):
+        asked = held_below(each, "trl", (1, 7))
+        reasons += () if asked is None else (f"{asked} keeps TRL below 1.7",)
+    kind = "nll" if reasons else "chunked_nll"
+    because = reasons[0] if reasons else "TRL has it since 1.7; before, give --loss-chunk 0"
+    return {"loss_type": kind}, (f"loss_type is not said: priced as {kind}, as {because}",)
+
+
+def _requiring(text: str, beside: Beside) -> Iterator[str]:
+    """What may say which releases are meant: the file and the requirements beside it."""
+    started = Launch(program="", words=())
+    yield text
+    yield from (text_beside(name, started, beside) or "" for name in _REQUIRED)
+
+
+# Trainers of TRL whose log-probabilities come from the hidden states part by part: since 1.15 all
+# of them do, of 1.14 the first three where `use_liger_kernel` is on (its release notes).
+_STREAMED: Final = ("dpo", "kto", "grpo", "rloo")
+LOG_PROBS: Final = "streamed_log_probs"  # a word of our own for it
+
+
+def _log_probs(
+    kind: str, text: str, beside: Beside, *, by_liger: bool
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Whether such a trainer makes all logits at once, and a note that says so.
+
+    It does unless a release is asked for that does not: with fewer the run may not fit.
+    """
+    release = (1, 14) if by_liger and kind != "rloo" else (1, 15)
+    said = (held_from(each, "trl", release) for each in _requiring(text, beside))
+    if (asked := next(filter(None, said), None)) is not None:
+        return {LOG_PROBS: True}, (f"{kind}: logits are priced part by part, as {asked} has them",)
+    number = ".".join(map(str, release))
+    since = f"TRL before {number}; since then, give --loss-chunk {LOSS_CHUNKS['trl']}"
+    return {}, (f"{kind}: all logits of a microbatch are priced at once, as in {since}",)
+
+
+def _words_of_trainer(text: str) -> Iterator[str]:
+    """The arguments that a Python program gives TRL's supervised trainer, each with its `=`."""
+    try:
+        nodes = ast.walk(ast.parse(text)) if "SFTTrainer(" in text else ()
+    except SyntaxError:
+        return
+    for node in nodes:
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("SFTTrainer"):
+            yield from (f"{each.arg}=" for each in node.keywords)
