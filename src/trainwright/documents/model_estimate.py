@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
@@ -562,9 +562,13 @@ def _rank_memories(
         )
 
 
+_OPTIONAL: Final = frozenset(each.name for each in fields(RankMemory) if each.default is None)
+
+
 def _class_bytes(memory: StageMemory) -> dict[str, Any]:
-    known = {name: held for name, held in memory.by_class.items() if held or name != "opaque"}
-    return {f"{name}_bytes": held for name, held in known.items()}
+    """Bytes by the keys of `RankMemory`, without those of optional classes that hold nothing."""
+    keys = {f"{name}_bytes": held for name, held in memory.by_class.items()}
+    return {key: held for key, held in keys.items() if held or key not in _OPTIONAL}
 
 
 def _largest_class(memory: StageMemory) -> str:
@@ -775,9 +779,11 @@ def communication_table(document: ModelEstimateResult) -> Table:
 def memory_table(document: ModelEstimateResult) -> Table:
     """What each rank holds at its fullest; a terminal shows of many first, last and heaviest."""
     ranks = document.memory
-    unknown = any(rank.opaque_bytes for rank in ranks)
-    shown = [each for each in MEMORY_CLASSES if unknown or each.name != "opaque"]
-    headings = {each.name: each.heading for each in shown}
+    keys = {each.name: f"{each.name}_bytes" for each in MEMORY_CLASSES}
+    held = {
+        n: key not in _OPTIONAL or any(getattr(r, key) for r in ranks) for n, key in keys.items()
+    }
+    headings = {each.name: each.heading for each in MEMORY_CLASSES if held[each.name]}
     names = [*headings, "total", "margin"]
     brief = None
     if len(ranks) > _MOST_RANKS:
