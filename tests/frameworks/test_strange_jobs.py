@@ -404,12 +404,21 @@ def test_log_probabilities_of_nemo_rl_from_the_head_take_no_whole_logits(
     assert not any("fused" in note or "logprob" in note for note in run.notes)
 
 
-def test_log_probabilities_of_nemo_rl_in_parts_are_said_to_be_priced_whole(tmp_path: Path) -> None:
-    (tmp_path / "base.yaml").write_text(RL.format(kind="grpo"))
+@pytest.mark.parametrize("is_megatron", [True, False])
+def test_log_probabilities_of_nemo_rl_in_parts_are_said_to_be_priced_whole(
+    tmp_path: Path, *, is_megatron: bool
+) -> None:
+    """The loss of Megatron takes parts since NVIDIA-NeMo/RL, pull request 2872, no other does."""
+    base = RL.format(kind="grpo")
     text = CHANGED.format(name="base.yaml") + "  logprob_chunk_size: 2048\n"
+    if not is_megatron:
+        base, text = (each.replace("enabled: true", "enabled: false") for each in (base, text))
+    (tmp_path / "base.yaml").write_text(base)
     run = read(None, text, Beside(folder=tmp_path, name="changed.yaml"))
-    assert run.loss_chunk is None
-    assert sum("logprob_chunk_size 2048: float32 logits" in note for note in run.notes) == 1
+    assert (run.program == "megatron", run.loss_chunk) == (is_megatron, None)
+    (note,) = (each for each in run.notes if each.startswith("logprob_chunk_size 2048: "))
+    assert note.endswith("the loss is priced with all of them at once")
+    assert ("since June 2026" in note) == is_megatron
 
 
 @pytest.mark.parametrize(

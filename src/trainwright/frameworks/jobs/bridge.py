@@ -686,8 +686,11 @@ def read_nemo_rl(text: str, beside: Beside = NOTHING) -> StatedRun:
         positions = megatron.count("fused_linear_logprobs_chunk_size") or _FUSED_CHUNK
         chunk = positions * answers * (size or 1)
     elif (part := policy.count("logprob_chunk_size", least=0, also=-1) or 0) > 0:
-        priced = "priced with all of them at once, and the step holds fewer"
-        notes.append(f"logprob_chunk_size {part}: float32 logits of so many positions: {priced}")
+        # NVIDIA-NeMo/RL, issue 2871, pull requests 2872 and 4114: the loss of Megatron takes it
+        # since June 2026, that of automodel keeps what each part leaves for backward.
+        where = "passes that answer alone" + ", and since June 2026 in the loss" * is_megatron
+        priced = f"in {where}: the loss is priced with all of them at once"
+        notes.append(f"logprob_chunk_size {part}: float32 logits of so many positions, {priced}")
     lora = megatron.table("peft") if is_megatron else fsdp.table("lora_cfg")
     adapters: dict[str, Any] = {}
     if lora.switch("enabled"):
