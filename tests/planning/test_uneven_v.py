@@ -34,9 +34,7 @@ def test_what_is_told_is_priced_in_full():
             each.plan,
             each.profile,
             question.cluster,
-            model_flops_per_sequence=question.flops_per_sequence,
-            overlap=question.settings.overlap,
-            overheads=question.overheads,
+            **question.step_terms,
         )
         assert again.communication
         assert again == each.step

@@ -62,8 +62,8 @@ def add_the_term(patch: pytest.MonkeyPatch) -> None:
         found = exposed(*rows)
         return found._replace(last_gradients_s=found.last_gradients_s + TERM_S)
 
-    def more_state(*rows):  # type: ignore[no-untyped-def]
-        found = np.array(state_bytes(*rows))
+    def more_state(*rows, **held):  # type: ignore[no-untyped-def]
+        found = np.array(state_bytes(*rows, **held))
         found[..., 0] += TERM_BYTES
         return found
 
