@@ -8,27 +8,32 @@ which no tiling beats: the bound that most designs never get past.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from trainwright.cluster import Surroundings
 from trainwright.costing.communication import beyond_s
-from trainwright.costing.tiled import PHASES, machine_of, machine_taking, product_times_of_rows
+from trainwright.costing.tiled import (
+    PHASES,
+    ChipKernel,
+    Product,
+    machine_of,
+    machine_taking,
+    product_times_of_rows,
+)
 from trainwright.errors import InvalidInput
 from trainwright.model import Phase
 from trainwright.profile import Recompute
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from numpy.typing import NDArray
 
     from trainwright.arrays import Floats
     from trainwright.chips.space import DesignSpace
     from trainwright.chips.workload import Chain
-    from trainwright.cluster import Surroundings
-    from trainwright.costing.tiled import ChipKernel, Product
 
 _TENSOR_COLUMNS = (0, 2, 3, 4, 5)
 

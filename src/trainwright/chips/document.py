@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -10,12 +11,23 @@ import numpy as np
 
 from trainwright._native._core import one_f_one_b_ends_s
 from trainwright.chips.design_times import LayerTimes
-from trainwright.chips.layer_schedule import schedule_backward, schedule_forward
+from trainwright.chips.layer_schedule import CoreSchedule, schedule_backward, schedule_forward
 from trainwright.chips.plans import UniformPlan, fastest_plans
-from trainwright.chips.population import populate
+from trainwright.chips.population import Population, populate
 from trainwright.chips.price import JobPricer, operator_uses
-from trainwright.chips.request import rules_of
-from trainwright.chips.search import AREA, MEMORY, PEAK, PLACEMENT, POWER, WORK, pricers, search
+from trainwright.chips.request import CodesignQuestion, Variant, rules_of
+from trainwright.chips.search import (
+    AREA,
+    MEMORY,
+    PEAK,
+    PLACEMENT,
+    POWER,
+    WORK,
+    CodesignOutcome,
+    Design,
+    pricers,
+    search,
+)
 from trainwright.chips.space import (
     AREA_SCOPE,
     FIELDS,
@@ -32,22 +44,11 @@ from trainwright.chips.technology import (
     processes,
     surroundings_in,
 )
-from trainwright.chips.workload import RULES, Replication, tensor_hops
-from trainwright.cluster import peak_flops_per_s
+from trainwright.chips.workload import RULES, Chain, Replication, TrainingJob, tensor_hops
+from trainwright.cluster import Accelerator, Pool, Surroundings, peak_flops_per_s
 from trainwright.costing.layer import Platform, price_layer
-from trainwright.formats.codesign_document import (
-    ArchitectureRecord,
-    ChipPlanRecord,
-    CodesignResult,
-    DesignRecord,
-    FixedStrategyRecord,
-    FrontPoint,
-    LayerScheduleRecord,
-    OperatorRecord,
-    RealChipRecord,
-    SensitivityRecord,
-    SurroundingsRecord,
-)
+from trainwright.execution import Budget
+from trainwright.formats import codesign_document
 from trainwright.model import Phase, model_flops_per_sequence, precision_named
 from trainwright.model.config import LayerKind
 from trainwright.plans.plan import Parallelism
@@ -55,18 +56,7 @@ from trainwright.plans.status import relative_gap
 from trainwright.profile import Recompute
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from trainwright.arrays import Floats
-    from trainwright.chips.layer_schedule import CoreSchedule
-    from trainwright.chips.plans import UniformPlan
-    from trainwright.chips.population import Population
-    from trainwright.chips.request import CodesignQuestion, Variant
-    from trainwright.chips.search import CodesignOutcome, Design
-    from trainwright.chips.workload import Chain, TrainingJob
-    from trainwright.cluster import Accelerator, Pool, Surroundings
-    from trainwright.execution import Budget
-    from trainwright.formats.codesign_document import CodesignRequest
 
 
 # Published strategies ("experts"), priced on a design beside its optimum
@@ -241,7 +231,9 @@ def real_times(device: Accelerator, chain: Chain, surroundings: Surroundings) ->
 # ------------------------------------------------------------------
 
 
-def layer_records(question: CodesignQuestion, design: Design) -> Iterator[LayerScheduleRecord]:
+def layer_records(
+    question: CodesignQuestion, design: Design
+) -> Iterator[codesign_document.LayerScheduleRecord]:
     """The first model's most frequent layer on a design, forward and backward."""
     variant = question.variants[design.variant]
     chain = question.jobs_of(variant)[0].chain(design.plans[0].tensor_degree)
@@ -251,8 +243,8 @@ def layer_records(question: CodesignQuestion, design: Design) -> Iterator[LayerS
         yield _record(direction, schedule(chip, variant.surroundings, chain, most))
 
 
-def _record(direction: str, found: CoreSchedule) -> LayerScheduleRecord:
-    return LayerScheduleRecord(
+def _record(direction: str, found: CoreSchedule) -> codesign_document.LayerScheduleRecord:
+    return codesign_document.LayerScheduleRecord(
         direction=direction,
         seconds=found.seconds,
         sequential_s=found.sequential_s,
@@ -270,8 +262,8 @@ def _record(direction: str, found: CoreSchedule) -> LayerScheduleRecord:
 
 
 def result_of(
-    request: CodesignRequest, question: CodesignQuestion, outcome: CodesignOutcome
-) -> CodesignResult:
+    request: codesign_document.CodesignRequest, question: CodesignQuestion, outcome: CodesignOutcome
+) -> codesign_document.CodesignResult:
     """The search itself: what was asked, found, visited and pruned."""
     ledger = outcome.ledger
     searched = ledger.bounds.size
@@ -280,7 +272,7 @@ def result_of(
     if len(question.variants) > 1:
         levels[AREA] = ledger.count(AREA)
     best, bound = outcome.best, outcome.lower_bound
-    return CodesignResult(
+    return codesign_document.CodesignResult(
         request=request,
         status=outcome.status,
         objective="step_time_s" if len(question.jobs) == 1 else str(question.objective),
@@ -297,7 +289,7 @@ def result_of(
     )
 
 
-def design_record(question: CodesignQuestion, design: Design) -> DesignRecord:
+def design_record(question: CodesignQuestion, design: Design) -> codesign_document.DesignRecord:
     """A design with its figures, model by model."""
     variant = question.variants[design.variant]
     jobs = question.jobs_of(variant)
@@ -318,7 +310,7 @@ def design_record(question: CodesignQuestion, design: Design) -> DesignRecord:
     die = question.die
     whole = die.die_area_mm2(area)
     cost = die.cost_per_good_die(whole)
-    return DesignRecord(
+    return codesign_document.DesignRecord(
         architecture=architecture_record(question, design.index, variant),
         plan=plans[0],
         plans=plans,
@@ -342,7 +334,7 @@ def design_record(question: CodesignQuestion, design: Design) -> DesignRecord:
     )
 
 
-def of_reticle(question: CodesignQuestion, design: DesignRecord) -> Iterator[str]:
+def of_reticle(question: CodesignQuestion, design: codesign_document.DesignRecord) -> Iterator[str]:
     """That a die is larger than one exposure, where it is."""
     whole, most = design.die_area_mm2, question.die.reticle_mm2
     if whole is not None and whole > most:
@@ -369,11 +361,11 @@ def plan_record(
     plan: UniformPlan,
     energy_j: float,
     design: Design,
-) -> ChipPlanRecord:
+) -> codesign_document.ChipPlanRecord:
     """A plan on a design of the question, with the joules of its step on all chips."""
     flops = model_flops_per_sequence(job.model, job.sequence_length) * job.global_batch
     peak = _peak(question, design) * question.num_devices
-    return ChipPlanRecord(
+    return codesign_document.ChipPlanRecord(
         model=job.name,
         step_time_s=plan.step_s,
         tokens_per_s=job.tokens_per_step / plan.step_s,
@@ -395,10 +387,10 @@ def plan_record(
 
 def architecture_record(
     question: CodesignQuestion, index: int, variant: Variant
-) -> ArchitectureRecord:
+) -> codesign_document.ArchitectureRecord:
     """A design of the space in what surrounds it."""
     chip, around = question.space.template(index), variant.surroundings
-    return ArchitectureRecord(
+    return codesign_document.ArchitectureRecord(
         num_tc=chip.num_tc,
         num_vc=chip.num_vc,
         width=chip.width,
@@ -408,17 +400,19 @@ def architecture_record(
         tc_buffer_bytes=chip.tc_buffer_bytes,
         vc_buffer_bytes=chip.vc_buffer_bytes,
         peak_flops_per_s=peak_flops_per_s(chip, around),
-        surroundings=SurroundingsRecord.of(around),
+        surroundings=codesign_document.SurroundingsRecord.of(around),
         precision=variant.precision,
     )
 
 
-def front_points(question: CodesignQuestion, found: Population) -> Iterator[FrontPoint]:
+def front_points(
+    question: CodesignQuestion, found: Population
+) -> Iterator[codesign_document.FrontPoint]:
     """The designs of a population as points of the front."""
     tokens = np.array([job.tokens_per_step for job in question.jobs], dtype=np.float64)
     rates = np.exp(np.log(tokens / found.steps_s) @ question.weights)
     for row in range(len(found)):
-        yield FrontPoint(
+        yield codesign_document.FrontPoint(
             architecture=str(question.space.template(int(found.index[row]))),
             variant=int(found.variant[row]),
             design=int(found.index[row]),
@@ -429,7 +423,9 @@ def front_points(question: CodesignQuestion, found: Population) -> Iterator[Fron
         )
 
 
-def fixed_strategies(question: CodesignQuestion, design: Design) -> Iterator[FixedStrategyRecord]:
+def fixed_strategies(
+    question: CodesignQuestion, design: Design
+) -> Iterator[codesign_document.FixedStrategyRecord]:
     """The published strategy of every model that has one, on a design."""
     variant = question.variants[design.variant]
     for job in question.jobs_of(variant):
@@ -446,7 +442,7 @@ def fixed_strategies(question: CodesignQuestion, design: Design) -> Iterator[Fix
                 alone.chains[0], times, strategy, job=job, surroundings=variant.surroundings
             )
             reason = None if plan is not None else "out of memory"
-        yield FixedStrategyRecord(
+        yield codesign_document.FixedStrategyRecord(
             model=job.name,
             pipeline_parallel=strategy.pipeline,
             data_parallel=strategy.data,
@@ -459,7 +455,9 @@ def fixed_strategies(question: CodesignQuestion, design: Design) -> Iterator[Fix
         )
 
 
-def operator_records(question: CodesignQuestion, design: Design) -> Iterator[OperatorRecord]:
+def operator_records(
+    question: CodesignQuestion, design: Design
+) -> Iterator[codesign_document.OperatorRecord]:
     """The first model's most frequent layer on a design, operator by operator."""
     variant = question.variants[design.variant]
     plan = design.plans[0]
@@ -468,7 +466,7 @@ def operator_records(question: CodesignQuestion, design: Design) -> Iterator[Ope
     total = sum(use.seconds for use in uses)
     for use in uses:
         tiles = use.tiles
-        yield OperatorRecord(
+        yield codesign_document.OperatorRecord(
             operator=use.kernel.operator,
             phase=str(use.kernel.phase),
             seconds=use.seconds,
@@ -483,14 +481,14 @@ def operator_records(question: CodesignQuestion, design: Design) -> Iterator[Ope
 
 
 def sensitivity_records(
-    request: CodesignRequest,
+    request: codesign_document.CodesignRequest,
     question: CodesignQuestion,
     outcome: CodesignOutcome,
     budget: Budget,
-) -> Iterator[SensitivityRecord]:
+) -> Iterator[codesign_document.SensitivityRecord]:
     """What a tenth more of each resource buys, and twice the cores or the global buffer."""
     for gain in sensitivities(question, outcome, rules_of(request), budget):
-        yield SensitivityRecord(
+        yield codesign_document.SensitivityRecord(
             resource=gain.resource,
             factor=gain.factor,
             throughput_gain=gain.gain,
@@ -518,8 +516,8 @@ def real_chip_records(
     question: CodesignQuestion,
     devices: dict[str, Accelerator],
     design: Design,
-    request: CodesignRequest,
-) -> Iterator[RealChipRecord]:
+    request: codesign_document.CodesignRequest,
+) -> Iterator[codesign_document.RealChipRecord]:
     """Chips of the catalog on the first model, same network, software and number of devices."""
     variant = question.variants[design.variant]
     links = request.surroundings[question.surroundings.index(variant.surroundings)].surroundings()
@@ -546,7 +544,7 @@ def real_chip_records(
         same = facts.process and denser(rate, facts, facts.process)
         if facts.process is not None and facts.process not in watts:
             watts[facts.process] = watts_in(question, design, facts.process)
-        yield RealChipRecord(
+        yield codesign_document.RealChipRecord(
             name=name,
             feasible=plan is not None,
             peak_flops_per_s=device.peak(device.default_precision),

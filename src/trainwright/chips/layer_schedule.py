@@ -17,17 +17,15 @@ import numpy as np
 
 from trainwright.chips.design_times import ProductCache, Rates, kernel_times_s
 from trainwright.chips.space import space_of
+from trainwright.cluster import ChipTemplate, Surroundings
+from trainwright.costing.tiled import ChipKernel
 from trainwright.errors import Fault, refuse
 from trainwright.model import Phase
 from trainwright.plans.status import OPTIMAL_TOLERANCE, Status, relative_gap
 from trainwright.profile.profile import find_cycles
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from trainwright.chips.workload import Chain
-    from trainwright.cluster import ChipTemplate, Surroundings
-    from trainwright.costing.tiled import ChipKernel
 
 
 # The operators of one layer on the cores of one chip: what is to be scheduled, and the rules

@@ -14,6 +14,7 @@ compared by `native/chain/family_plan.hpp`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -26,11 +27,12 @@ from trainwright._native._core import (
     fastest_family_plans,
     fastest_uniform_plans,
 )
-from trainwright.chips.workload import Replication, sharing_of
+from trainwright.chips.workload import Chain, Replication, TrainingJob, sharing_of
+from trainwright.cluster import Surroundings
 from trainwright.errors import InvalidInput
 from trainwright.model import Phase
 from trainwright.plans.plan import DEFAULT_SCHEDULE
-from trainwright.plans.schedule import ActionKind, ScheduleCosts
+from trainwright.plans.schedule import ActionKind, Schedule, ScheduleCosts
 from trainwright.plans.status import Objective
 from trainwright.profile import Recompute
 from trainwright.scheduling.families import FamilyRequest, family_named
@@ -38,15 +40,10 @@ from trainwright.scheduling.simulate import native_orders
 from trainwright.step.memory import undominated
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from numpy.typing import NDArray
 
     from trainwright.arrays import Floats
     from trainwright.chips.design_times import LayerTimes
-    from trainwright.chips.workload import Chain, TrainingJob
-    from trainwright.cluster import Surroundings
-    from trainwright.plans.schedule import Schedule
 
 
 # The fastest uniform plans of a chain on many designs, by the native kernel

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import csv
 import hashlib
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from trainwright.chips.request import cost
+from trainwright.chips.plans import UniformPlan
+from trainwright.chips.request import CodesignQuestion, cost
 from trainwright.chips.search import (
     PEAK,
     PLACEMENT,
@@ -32,26 +34,18 @@ from trainwright.chips.search import (
     pricers,
     scale_of,
 )
-from trainwright.chips.space import FIELDS, UM2_PER_MM2
-from trainwright.execution.budget import Progress
-from trainwright.execution.executor import Serial
+from trainwright.chips.space import FIELDS, UM2_PER_MM2, DesignSpace
+from trainwright.execution import Budget
+from trainwright.execution.budget import Journal, Progress
+from trainwright.execution.executor import Executor, Serial
 from trainwright.formats.atomic_file import write_text
 from trainwright.plans.status import Status
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
     from numpy.typing import NDArray
 
     from trainwright.arrays import Floats, Indices
-    from trainwright.chips.plans import UniformPlan
-    from trainwright.chips.request import CodesignQuestion
     from trainwright.chips.search import Prepared
-    from trainwright.chips.space import DesignSpace
-    from trainwright.execution import Budget
-    from trainwright.execution.budget import Journal
-    from trainwright.execution.executor import Executor
 
     Batch = tuple[int, Indices]
 

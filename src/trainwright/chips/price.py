@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from importlib import resources
@@ -12,33 +12,43 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from trainwright._native._core import UniformProblem
 from trainwright.chips.design_times import (
+    LayerTimes,
     ProductCache,
+    ProductTable,
     Rates,
     exact_times,
     ideal_times,
     kernel_times_s,
 )
-from trainwright.chips.plans import improve_with_families, plans_of, problem_of, work_bounds_s
-from trainwright.chips.space import subspace
-from trainwright.costing.tiled import PHASES, machine_of, machine_taking, product_times
+from trainwright.chips.plans import (
+    UniformPlan,
+    improve_with_families,
+    plans_of,
+    problem_of,
+    work_bounds_s,
+)
+from trainwright.chips.space import DesignSpace, subspace
+from trainwright.chips.workload import Chain, TrainingJob
+from trainwright.cluster import Surroundings
+from trainwright.costing.tiled import (
+    PHASES,
+    ChipKernel,
+    TiledMachine,
+    Tiles,
+    machine_of,
+    machine_taking,
+    product_times,
+)
 from trainwright.errors import InvalidInput
 from trainwright.model import Phase
 from trainwright.profile import Recompute
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from trainwright._native._core import UniformProblem
     from trainwright.arrays import Floats, Indices
-    from trainwright.chips.design_times import LayerTimes, ProductTable
-    from trainwright.chips.plans import UniformPlan
     from trainwright.chips.request import CodesignQuestion, Variant
     from trainwright.chips.search import Design
-    from trainwright.chips.space import DesignSpace
-    from trainwright.chips.workload import Chain, TrainingJob
-    from trainwright.cluster import Surroundings
-    from trainwright.costing.tiled import ChipKernel, TiledMachine, Tiles
 
 # What chips are made of and what things cost, with sources
 # ---------------------------------------------------------

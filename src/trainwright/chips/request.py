@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from itertools import product
@@ -19,6 +19,7 @@ from trainwright.chips.space import (
     PHAZE_AREAS,
     UM2_PER_MM2,
     AreaTable,
+    DesignSpace,
     DieModel,
     Making,
     NumberFormat,
@@ -40,28 +41,16 @@ from trainwright.chips.workload import RECOMPUTE, SCHEDULES, TrainingJob, tensor
 from trainwright.cluster import REFERENCE_DESIGN, Surroundings
 from trainwright.cluster.calibration import TYPICAL
 from trainwright.errors import Fault, InvalidInput, refuse
-from trainwright.formats.codesign_document import (
-    AreasRecord,
-    CodesignRequest,
-    CurveRecord,
-    FormatRecord,
-    JobRecord,
-    RulesRecord,
-    SurroundingsRecord,
-    TechnologyRecord,
-)
+from trainwright.formats import codesign_document
 from trainwright.formats.document_json import decode
 from trainwright.model import TransformerConfig, count_parameters
 from trainwright.options.inputs import ModelInput, resolve_model
+from trainwright.options.option import Options
 from trainwright.provenance import __version__
 from trainwright.units import GIB, parse_hardware_bandwidth, parse_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
     from trainwright.arrays import Floats, Indices
-    from trainwright.chips.space import DesignSpace
-    from trainwright.options.option import Options
 
 
 # What is searched: designs × what surrounds them × microbatch sizes, for one or several models
@@ -246,7 +235,7 @@ class _Memory(NamedTuple):
     interface_mm2: float
 
 
-def surroundings_records(options: Options) -> tuple[SurroundingsRecord, ...]:
+def surroundings_records(options: Options) -> tuple[codesign_document.SurroundingsRecord, ...]:
     """Every combination of the given values; what is not given takes its default."""
     made_of = _technology(options)
     base = replace(Surroundings(), **made_of.surroundings)
@@ -266,7 +255,7 @@ def surroundings_records(options: Options) -> tuple[SurroundingsRecord, ...]:
     clocks = tuple(hz * made_of.clock_factor for hz in options.get("clock") or (base.clock_hz,))
     ports = tuple(options.get("buffer_port") or (base.glb_bytes_per_cycle,))
     return tuple(
-        SurroundingsRecord.of(
+        codesign_document.SurroundingsRecord.of(
             replace(
                 base,
                 clock_hz=clock,
@@ -362,7 +351,7 @@ RECOMPUTE_MODES: Final = ("none", "full")
 
 def request_of(
     models: Sequence[str | Path] | str | Path, *, devices: int, options: Options
-) -> tuple[CodesignRequest, tuple[str, ...]]:
+) -> tuple[codesign_document.CodesignRequest, tuple[str, ...]]:
     """The whole request with defaults filled in, and the warnings of reading the models."""
     names = [models] if isinstance(models, (str, Path)) else list(models)
     weights = options.get("weights")
@@ -399,7 +388,7 @@ def request_of(
 
 def job_record(
     model: str | Path, options: Options, *, weight: float
-) -> tuple[JobRecord, tuple[str, ...]]:
+) -> tuple[codesign_document.JobRecord, tuple[str, ...]]:
     """A model with its workload, defaults filled in, and the warnings of reading it.
 
     The sequence is the largest power of two of learned positions, 4096 without any; tensor degrees
@@ -417,7 +406,7 @@ def job_record(
     if not degrees:
         wanted = _LARGE_DEGREES if count_parameters(config) >= _LARGE_MODEL else _DEGREES
         degrees = tuple(t for t in wanted if _can_be_cut(config, t, length)) or (1,)
-    record = JobRecord(
+    record = codesign_document.JobRecord(
         model=given.embedded,
         sequence_length=length,
         global_batch=options.get("global_batch") or DEFAULT_GLOBAL_BATCH,
@@ -443,7 +432,7 @@ def rules_record(
     least_share: float | None,
     ranges: Mapping[str, Sequence[int]] | None = None,
     areas: AreaTable | None = None,
-) -> RulesRecord:
+) -> codesign_document.RulesRecord:
     """The default space with other limits or ranges (by the template's names), or areas."""
     given = dict(ranges or {})
     unknown = [name for name in given if name not in FIELDS]
@@ -459,15 +448,15 @@ def rules_record(
         values["largest_um2"] = max_area_mm2 * UM2_PER_MM2
     if least_share is not None:
         values["least_share"] = least_share
-    return RulesRecord(**values)
+    return codesign_document.RulesRecord(**values)
 
 
 def make_request(
-    jobs: Sequence[JobRecord],
+    jobs: Sequence[codesign_document.JobRecord],
     *,
     num_devices: int,
-    rules: RulesRecord,
-    surroundings: tuple[SurroundingsRecord, ...],
+    rules: codesign_document.RulesRecord,
+    surroundings: tuple[codesign_document.SurroundingsRecord, ...],
     microbatch_sizes: Sequence[int],
     objective: str,
     energy: Mapping[str, float] | None,
@@ -478,7 +467,7 @@ def make_request(
     like: str | None = None,
     made_of: Technology | None = None,
     die: Mapping[str, float] | None = None,
-) -> CodesignRequest:
+) -> codesign_document.CodesignRequest:
     """The request as the document carries it; raises `InvalidInput` for an unknown objective."""
     made_of = read_technology(None) if made_of is None else made_of
     if objective not in set(Objective):
@@ -489,7 +478,7 @@ def make_request(
     unknown = [name for name in energy or () if name not in table]
     if unknown:
         raise InvalidInput.of("energy", f'must name {", ".join(table)}, got "{unknown[0]}"')
-    return CodesignRequest(
+    return codesign_document.CodesignRequest(
         trainwright_version=__version__,
         jobs=tuple(jobs),
         num_devices=num_devices,
@@ -510,16 +499,21 @@ def make_request(
     )
 
 
-def _technology_record(made_of: Technology) -> TechnologyRecord:
-    return TechnologyRecord(
-        areas=AreasRecord(**asdict(made_of.areas)),
-        formats={name: FormatRecord(**asdict(each)) for name, each in made_of.formats.items()},
+def _technology_record(made_of: Technology) -> codesign_document.TechnologyRecord:
+    return codesign_document.TechnologyRecord(
+        areas=codesign_document.AreasRecord(**asdict(made_of.areas)),
+        formats={
+            name: codesign_document.FormatRecord(**asdict(each))
+            for name, each in made_of.formats.items()
+        },
         volts=made_of.volts,
-        curve=None if made_of.curve is None else CurveRecord(**asdict(made_of.curve)),
+        curve=None
+        if made_of.curve is None
+        else codesign_document.CurveRecord(**asdict(made_of.curve)),
     )
 
 
-def question_of(request: CodesignRequest) -> CodesignQuestion:
+def question_of(request: codesign_document.CodesignRequest) -> CodesignQuestion:
     """The question that a request asks; raises `InvalidInput` with what is wrong with it."""
     surroundings = tuple(
         with_losses(record.surroundings(), request.losses) for record in request.surroundings
@@ -550,12 +544,12 @@ def question_of(request: CodesignRequest) -> CodesignQuestion:
     )
 
 
-def rules_of(request: CodesignRequest) -> SpaceRules:
+def rules_of(request: codesign_document.CodesignRequest) -> SpaceRules:
     """The rules of the space that a request searches."""
     return SpaceRules(**asdict(request.rules))
 
 
-def _job(record: JobRecord) -> TrainingJob:
+def _job(record: codesign_document.JobRecord) -> TrainingJob:
 
     modes = {str(mode): mode for mode in RECOMPUTE}
     if unknown := [mode for mode in record.recompute if mode not in modes]:

@@ -19,13 +19,16 @@ from __future__ import annotations
 
 import copy
 import tomllib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from trainwright.chips.plans import UniformPlan
 from trainwright.chips.price import EnergyTable, JobPricer
-from trainwright.chips.request import Objective, cost
+from trainwright.chips.request import CodesignQuestion, Objective, Variant, cost
 from trainwright.chips.technology import (
     MemoryKind,
     Technology,
@@ -34,19 +37,14 @@ from trainwright.chips.technology import (
     room_defaults,
     with_losses,
 )
+from trainwright.cluster import Calibration, Surroundings
 from trainwright.errors import Fault, InvalidInput, refuse
 from trainwright.formats.atomic_file import read_bytes
 from trainwright.formats.codesign_document import RoomRecord
 from trainwright.units import GIB
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
     from trainwright.arrays import Floats, Indices
-    from trainwright.chips.plans import UniformPlan
-    from trainwright.chips.request import CodesignQuestion, Variant
-    from trainwright.cluster import Calibration, Surroundings
 
 AXES: Final = (
     "devices",

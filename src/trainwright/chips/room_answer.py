@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -27,40 +28,42 @@ from trainwright.chips.document import (
 )
 from trainwright.chips.price import uses_of
 from trainwright.chips.request import question_of
-from trainwright.chips.room import AIMS, AXES, Limits, Room, RoomPricer
+from trainwright.chips.room import AIMS, AXES, Figures, Limits, Room, RoomPricer
 from trainwright.chips.room_front import FrontSearch
-from trainwright.chips.room_search import Found, RoomSearch, designs_of, ranges_of
+from trainwright.chips.room_search import (
+    Closing,
+    Designs,
+    Found,
+    Place,
+    RoomSearch,
+    designs_of,
+    ranges_of,
+)
 from trainwright.chips.search import Design
 from trainwright.chips.tables import BOUNDS, core_rows, process_row
 from trainwright.chips.workload import AXIS_WORDS, end_words, ends_of_system
-from trainwright.documents.view import Facts, column, number, percent, seconds, table_of, words
-from trainwright.errors import CheckFailed, InvalidInput
-from trainwright.formats.codesign_document import (
-    BranchRecord,
-    FrontProofRecord,
-    NextValueRecord,
-    RoomProofRecord,
-    RoomRecord,
-    RoomRequest,
-    RoomResult,
-    SystemRecord,
-    TimePartRecord,
+from trainwright.documents.view import (
+    Facts,
+    Line,
+    Table,
+    column,
+    number,
+    percent,
+    seconds,
+    table_of,
+    words,
 )
+from trainwright.errors import CheckFailed, InvalidInput
+from trainwright.execution import Budget
+from trainwright.execution.budget import Journal
+from trainwright.formats import codesign_document
 from trainwright.plans.plan import DEFAULT_SCHEDULE
 from trainwright.plans.status import Status, relative_gap
 from trainwright.provenance import __version__
 from trainwright.units import MIB
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from trainwright.arrays import Floats, Indices
-    from trainwright.chips.room import Figures
-    from trainwright.chips.room_search import Closing, Designs, Place
-    from trainwright.documents.view import Line, Table
-    from trainwright.execution import Budget
-    from trainwright.execution.budget import Journal
-    from trainwright.formats.codesign_document import CodesignRequest
 
 USUAL_GAP = 0.01
 _BUDGETS = (
@@ -72,7 +75,7 @@ _UNITS = {"time": "seconds_per_token", "cost": "dollars_per_token", "energy": "j
 
 
 def room_request(
-    chips: CodesignRequest,
+    chips: codesign_document.CodesignRequest,
     room: Room,
     *,
     aim: str,
@@ -81,7 +84,7 @@ def room_request(
     dollars: float | None = None,
     watts: float | None = None,
     silicon_mm2: float | None = None,
-) -> RoomRequest:
+) -> codesign_document.RoomRequest:
     """The request as its document carries it; raises `InvalidInput` with what is wrong."""
     if aim not in AIMS:
         raise InvalidInput.of("aim", f'must be one of {", ".join(AIMS)}, got "{aim}"')
@@ -99,10 +102,10 @@ def room_request(
             raise InvalidInput.of(option, "must be a single value: the room has axes of its own")
     if any(set(job.schedules) != {DEFAULT_SCHEDULE} for job in chips.jobs):
         raise InvalidInput.of("schedule", "must be 1f1b: the machine room has bounds for no other")
-    return RoomRequest(
+    return codesign_document.RoomRequest(
         trainwright_version=__version__,
         chips=chips,
-        room=RoomRecord(**asdict(room)),
+        room=codesign_document.RoomRecord(**asdict(room)),
         aim=aim,
         wanted_gap=gap,
         wanted_front=front,
@@ -112,14 +115,14 @@ def room_request(
     )
 
 
-def pricer_of(request: RoomRequest) -> RoomPricer:
+def pricer_of(request: codesign_document.RoomRequest) -> RoomPricer:
     """What prices the systems of a request."""
     room = Room(**asdict(request.room))
     chips = request.chips
     return RoomPricer(question_of(chips), room, chips.losses)
 
 
-def limits_of(request: RoomRequest) -> Limits:
+def limits_of(request: codesign_document.RoomRequest) -> Limits:
     """Its budgets."""
     return Limits(
         dollars=request.budget_dollars,
@@ -128,14 +131,18 @@ def limits_of(request: RoomRequest) -> Limits:
     )
 
 
-def search_of(request: RoomRequest, budget: Budget, journal: Journal | None = None) -> RoomSearch:
+def search_of(
+    request: codesign_document.RoomRequest, budget: Budget, journal: Journal | None = None
+) -> RoomSearch:
     """The search that a request asks for."""
     aim, gap = request.aim, request.wanted_gap
     limits, pricer = limits_of(request), pricer_of(request)
     return RoomSearch(pricer, aim=aim, limits=limits, gap=gap, budget=budget, journal=journal)
 
 
-def answer(request: RoomRequest, budget: Budget, journal: Journal | None = None) -> RoomResult:
+def answer(
+    request: codesign_document.RoomRequest, budget: Budget, journal: Journal | None = None
+) -> codesign_document.RoomResult:
     """Search the systems of a request, and say what binds the best and what more would buy.
 
     `journal` keeps what is done; a search goes on from there.
@@ -145,7 +152,7 @@ def answer(request: RoomRequest, budget: Budget, journal: Journal | None = None)
     outcome = search.run()
     best, bound = outcome.best, outcome.lower_bound
     room, space = pricer.room, pricer.question.space
-    made = RoomResult(
+    made = codesign_document.RoomResult(
         request=request,
         status=outcome.status,
         objective=_UNITS[aim],
@@ -188,7 +195,7 @@ def answer(request: RoomRequest, budget: Budget, journal: Journal | None = None)
         made,
         front_epsilon=front.epsilon,
         front_epsilon_of_any_cut=front.epsilon_of_any_cut,
-        front_proof=FrontProofRecord(
+        front_proof=codesign_document.FrontProofRecord(
             of_designs=front.of_designs,
             within=front.within,
             stands={str(stacks): ranges_of(rows) for stacks, rows in front.stands.items()},
@@ -218,16 +225,16 @@ def why_infeasible(pricer: RoomPricer, limits: Limits) -> str:
     return "no system within the budgets holds the models; more memory or devices may"
 
 
-def _branches(tree: Mapping[str, Closing]) -> Iterator[BranchRecord]:
+def _branches(tree: Mapping[str, Closing]) -> Iterator[codesign_document.BranchRecord]:
     for path, closing in sorted(tree.items()):
-        yield BranchRecord(
+        yield codesign_document.BranchRecord(
             path=path,
             axis=None if closing.axis is None else AXES[closing.axis],
             left={str(s): ranges_of(np.sort(rows)) for s, rows in closing.left.items()},
         )
 
 
-def system_record(pricer: RoomPricer, found: Found) -> SystemRecord:
+def system_record(pricer: RoomPricer, found: Found) -> codesign_document.SystemRecord:
     """A priced system as a document carries it."""
     system = pricer.room.system(found.place)
     around = pricer.surroundings(found.stacks, system)
@@ -242,7 +249,7 @@ def system_record(pricer: RoomPricer, found: Found) -> SystemRecord:
         joules = float(here.energies_j(one, [plan])[0])
         plans.append(plan_record(question, job, plan, joules, design))
     pace_s, cost, energy_j, watts, dollars, silicon_mm2 = found.figures
-    return SystemRecord(
+    return codesign_document.SystemRecord(
         architecture=architecture_record(question, found.design, variant),
         stacks=found.stacks,
         **system._asdict(),
@@ -323,7 +330,9 @@ def closed_by(room: Room, tree: Mapping[str, Branch], begun: Designs) -> Iterato
 class Prover:
     """What a document claims, held against systems that are priced in full."""
 
-    def __init__(self, pricer: RoomPricer, document: RoomResult, *, sample: int, seed: int) -> None:
+    def __init__(
+        self, pricer: RoomPricer, document: codesign_document.RoomResult, *, sample: int, seed: int
+    ) -> None:
         self.pricer, self.room, self.document = pricer, pricer.room, document
         self.aim, self.limits = document.request.aim, limits_of(document.request)
         bound = document.lower_bound
@@ -334,7 +343,7 @@ class Prover:
         space = len(pricer.question.space)
         self.everything = {stacks: np.arange(space) for stacks in self.room.stacks}
 
-    def run(self, budget: Budget) -> RoomProofRecord:
+    def run(self, budget: Budget) -> codesign_document.RoomProofRecord:
         """Check all of it; raises `CheckFailed` with the first thing that contradicts it."""
         document, proof = self.document, self.document.front_proof
         tree = _tree(document.certificate)
@@ -367,7 +376,7 @@ class Prover:
                 if self.pricer.is_sound(one.stacks, self.room.system(one.low)):
                     self._try(one)
                     tried[near] += 1
-        return RoomProofRecord(
+        return codesign_document.RoomProofRecord(
             boxes=len(document.certificate),
             closed=sum(part.designs.size for part in parts),
             repriced=repriced,
@@ -487,7 +496,7 @@ class Prover:
         design = int(self.random.choice(close))
         return Closed(tuple(place), tuple(place), room.stacks[stacks], np.array([design]))
 
-    def _row(self, one: SystemRecord) -> int:
+    def _row(self, one: codesign_document.SystemRecord) -> int:
         """Where a design stands in the space."""
         space, chip = self.pricer.question.space, one.architecture
         per_mac = max(1, chip.tc_buffer_bytes // (chip.width * chip.depth))
@@ -506,7 +515,7 @@ class Prover:
         if self.document.front_epsilon is not None:
             self._covered(one, figures, self.document.front_epsilon)
 
-    def priced_again(self, one: SystemRecord) -> Found:
+    def priced_again(self, one: codesign_document.SystemRecord) -> Found:
         """A system of the document as it is priced now; raises where it is over a budget."""
         room, row = self.room, self._row(one)
         place = tuple(getattr(room, name).index(getattr(one, name)) for name in AXES)
@@ -523,7 +532,9 @@ class Prover:
         )
 
 
-def recheck(document: RoomResult, *, sample: int, seed: int, budget: Budget) -> RoomResult:
+def recheck(
+    document: codesign_document.RoomResult, *, sample: int, seed: int, budget: Budget
+) -> codesign_document.RoomResult:
     """The document with its certificate checked; raises `CheckFailed` where it proves nothing."""
     pricer = pricer_of(document.request)
     if pricer.question.space.checksum() != document.space_sha256:
@@ -561,7 +572,7 @@ def recheck(document: RoomResult, *, sample: int, seed: int, budget: Budget) -> 
     return replace(document, proof=replace(proof, seed=seed, searched=searched))
 
 
-def _searched_again(document: RoomResult, budget: Budget) -> bool:
+def _searched_again(document: codesign_document.RoomResult, budget: Budget) -> bool:
     """The request searched as it was; raises `CheckFailed` where the document claims more.
 
     What a budget ended claims less, so its bound must only be no higher, its front no nearer. False
@@ -598,7 +609,7 @@ def _claims_no_more(name: str, low: float | None, high: float | None) -> None:
         )
 
 
-def _tree(certificate: tuple[BranchRecord, ...]) -> dict[str, Branch]:
+def _tree(certificate: tuple[codesign_document.BranchRecord, ...]) -> dict[str, Branch]:
     return {
         one.path: Branch(
             None if one.axis is None else AXES.index(one.axis),
@@ -612,7 +623,7 @@ def _tree(certificate: tuple[BranchRecord, ...]) -> dict[str, Branch]:
 # --------------------------------------------------------------------------------------
 
 
-def step_parts(pricer: RoomPricer, found: Found) -> Iterator[TimePartRecord]:
+def step_parts(pricer: RoomPricer, found: Found) -> Iterator[codesign_document.TimePartRecord]:
     """The step of the first model, by kind of layer and what binds its kernels; adds up to it.
 
     Kernels count on the rank that is busiest: all microbatches of an even share of the layers.
@@ -642,12 +653,14 @@ def step_parts(pricer: RoomPricer, found: Found) -> Iterator[TimePartRecord]:
             totals[key] = totals.get(key, 0.0) + sent * count * times
     totals["pipeline and replicas", "waiting"] = plan.step_s - sum(totals.values())
     for (part, bound), spent_s in sorted(totals.items(), key=lambda item: -item[1]):
-        yield TimePartRecord(part=part, bound=bound, seconds=spent_s, share=spent_s / plan.step_s)
+        yield codesign_document.TimePartRecord(
+            part=part, bound=bound, seconds=spent_s, share=spent_s / plan.step_s
+        )
 
 
 def next_values(
     pricer: RoomPricer, found: Found, aim: str, limits: Limits
-) -> Iterator[NextValueRecord]:
+) -> Iterator[codesign_document.NextValueRecord]:
     """Every axis one value up, or down from its last, with the same design planned anew.
 
     With a the aim, s the step and q = a / s, what changes is Δa = q·Δs + s'·Δq: the step's part and
@@ -659,7 +672,9 @@ def next_values(
     alone = room.system(found.place).node_devices == 1
     pace_s, value = found.figures[0], found.value
 
-    def changed(axis: str, to: dict[str, int], told: tuple[str, str]) -> NextValueRecord | None:
+    def changed(
+        axis: str, to: dict[str, int], told: tuple[str, str]
+    ) -> codesign_document.NextValueRecord | None:
         stacks, place = room.stacks[to["stacks"]], tuple(to[name] for name in AXES)
         if not pricer.is_sound(stacks, room.system(place)):
             return None
@@ -668,7 +683,7 @@ def next_values(
         if not np.isfinite(then):
             return None
         step = then_s / pace_s - 1.0
-        return NextValueRecord(
+        return codesign_document.NextValueRecord(
             axis=axis,
             now=told[0],
             then=told[1],
@@ -697,7 +712,7 @@ def next_values(
         return
     names = ("step_change", "rate_change", "value_change", "dollars")
     beyond = {n: getattr(together, n) - sum(getattr(row, n) for row in rows) for n in names}
-    yield NextValueRecord(axis="interplay", now="", then="", fits=True, **beyond)
+    yield codesign_document.NextValueRecord(axis="interplay", now="", then="", fits=True, **beyond)
     yield together
 
 
@@ -705,7 +720,7 @@ def next_values(
 # -------------------------------------
 
 
-def room_view(found: RoomResult) -> Iterator[Line]:
+def room_view(found: codesign_document.RoomResult) -> Iterator[Line]:
     """The verdict, the best system, why, and the front."""
     yield Facts(title="machine room", rows=tuple(room_summary(found)))
     if found.best is None:
@@ -719,7 +734,7 @@ def room_view(found: RoomResult) -> Iterator[Line]:
         yield front_table(found)
 
 
-def room_summary(found: RoomResult) -> Iterator[tuple[str, str]]:
+def room_summary(found: codesign_document.RoomResult) -> Iterator[tuple[str, str]]:
     """Status, aim, what was searched and what is proved of it."""
     yield "status", str(found.status)
     if found.infeasible_because:
@@ -749,7 +764,7 @@ def room_summary(found: RoomResult) -> Iterator[tuple[str, str]]:
         yield "warning", warning
 
 
-def system_rows(best: SystemRecord) -> Iterator[tuple[str, str]]:
+def system_rows(best: codesign_document.SystemRecord) -> Iterator[tuple[str, str]]:
     """A system, from its cores to its bill."""
     around = best.architecture.surroundings
     yield from core_rows(best.architecture)
@@ -763,7 +778,7 @@ def system_rows(best: SystemRecord) -> Iterator[tuple[str, str]]:
     yield "power", f"{best.watts / 1e3:,.4g} kW rated, {best.joules_per_token:.4g} J a token"
 
 
-def plan_table(best: SystemRecord) -> Table:
+def plan_table(best: codesign_document.SystemRecord) -> Table:
     """The plan of each model on a system."""
     return table_of(
         "Plans",
@@ -792,7 +807,7 @@ def plan_table(best: SystemRecord) -> Table:
     )
 
 
-def why_table(found: RoomResult) -> Table:
+def why_table(found: codesign_document.RoomResult) -> Table:
     """Where the first model's step goes, which adds up to it."""
     total = sum(part.seconds for part in found.step_parts)
     rows = [(p.part, BOUNDS.get(p.bound, p.bound), p.seconds, p.share) for p in found.step_parts]
@@ -812,7 +827,7 @@ def why_table(found: RoomResult) -> Table:
     )
 
 
-def next_table(found: RoomResult) -> Table:
+def next_table(found: codesign_document.RoomResult) -> Table:
     """What the next value of each axis changes; rows add up, and so do the columns of changes."""
     axes = [one for one in found.next_values if one.now]
     whole = [one for one in found.next_values if not one.now]
@@ -845,7 +860,7 @@ def next_table(found: RoomResult) -> Table:
     )
 
 
-def front_table(found: RoomResult) -> Table:
+def front_table(found: codesign_document.RoomResult) -> Table:
     """Systems that cover all others; a terminal shows some of them, quick to slow."""
     shown = range(0, len(found.front), max(1, -(-len(found.front) // 12)))
     caption = "the front of seconds and dollars of a token and of watts"

@@ -22,6 +22,7 @@ the front.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -29,12 +30,14 @@ import numpy as np
 
 from trainwright.chips.population import front
 from trainwright.chips.request import Objective
-from trainwright.chips.room import AXES
+from trainwright.chips.room import AXES, RoomPricer
 from trainwright.chips.room_search import (
     SAFE,
     Box,
     Closing,
+    Designs,
     Found,
+    Place,
     RoomSearch,
     designs_of,
     ranges_of,
@@ -43,11 +46,7 @@ from trainwright.execution.best_first import BestFirst
 from trainwright.execution.budget import Progress
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from trainwright.arrays import Floats, Indices
-    from trainwright.chips.room import RoomPricer
-    from trainwright.chips.room_search import Designs, Place
 
 FIGURES: Final = (0, 1, 3)  # of `Figures`: seconds and dollars of a token, watts
 _PART: Final = 0.15  # of ε for designs and for thinning each

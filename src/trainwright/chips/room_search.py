@@ -31,34 +31,30 @@ class and w the seconds of one:
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from trainwright.chips.plans import UniformPlan
+from trainwright.chips.price import JobPricer
 from trainwright.chips.request import Objective
-from trainwright.chips.room import AXES, Limits, System
+from trainwright.chips.room import AXES, Limits, Room, RoomPricer, System
 from trainwright.chips.search import plan_from_json, plan_to_json
-from trainwright.chips.workload import Replication
+from trainwright.chips.workload import Chain, Replication
+from trainwright.cluster import Surroundings
 from trainwright.errors import InvalidInput
+from trainwright.execution import Budget
 from trainwright.execution.best_first import BestFirst
-from trainwright.execution.budget import Progress
+from trainwright.execution.budget import Journal, Progress
 from trainwright.model import Phase
 from trainwright.plans.status import Status
 from trainwright.profile import Recompute
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from trainwright.arrays import Floats, Indices
-    from trainwright.chips.plans import UniformPlan
-    from trainwright.chips.price import JobPricer
-    from trainwright.chips.room import Room, RoomPricer
-    from trainwright.chips.workload import Chain
-    from trainwright.cluster import Surroundings
-    from trainwright.execution import Budget
-    from trainwright.execution.budget import Journal
 
 SAFE: Final = 1.0 - 1e-9
 SLACK: Final = 1e-9  # of numbers of blocks, before they are rounded up

@@ -26,14 +26,16 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from trainwright.chips.design_times import LayerTimes
 from trainwright.chips.plans import UniformPlan
 from trainwright.chips.price import SAFE, JobPricer
-from trainwright.chips.request import Objective, cost
+from trainwright.chips.request import CodesignQuestion, Objective, Variant, cost
 from trainwright.chips.space import space_of
-from trainwright.chips.workload import Replication
-from trainwright.cluster import REFERENCE_DESIGN
-from trainwright.execution.budget import Progress
-from trainwright.execution.executor import Serial
+from trainwright.chips.workload import Chain, Replication, TrainingJob
+from trainwright.cluster import REFERENCE_DESIGN, Surroundings
+from trainwright.execution import Budget
+from trainwright.execution.budget import Journal, Progress
+from trainwright.execution.executor import Executor, Serial
 from trainwright.plans.status import Status
 from trainwright.profile import Recompute
 from trainwright.units import format_bytes
@@ -42,13 +44,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from trainwright.arrays import Floats, Indices
-    from trainwright.chips.design_times import LayerTimes
-    from trainwright.chips.request import CodesignQuestion, Variant
-    from trainwright.chips.workload import Chain, TrainingJob
-    from trainwright.cluster import Surroundings
-    from trainwright.execution import Budget
-    from trainwright.execution.budget import Journal
-    from trainwright.execution.executor import Executor
 
     Prepared = Mapping[int, tuple[JobPricer, ...]]
 

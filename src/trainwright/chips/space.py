@@ -10,7 +10,7 @@ there, and an axis where several are given.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -23,8 +23,6 @@ from trainwright.errors import InvalidInput
 from trainwright.units import KIB, MIB
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import ArrayLike, NDArray
 
 Area = TypeVar("Area", float, "NDArray[np.float64]")

@@ -3,48 +3,28 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 from trainwright.chips.workload import end_words
-from trainwright.documents.view import (
-    Cell,
-    Facts,
-    column,
-    number,
-    percent,
-    seconds,
-    table_of,
-    words,
-)
+from trainwright.documents import view
 from trainwright.errors import InvalidInput, MissingExtra
+from trainwright.formats import codesign_document
 from trainwright.plans.plan import DEFAULT_SCHEDULE
 from trainwright.plans.status import Status
 from trainwright.units import GIB, format_bandwidth, format_bytes, format_seconds
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from trainwright.documents.view import Line, Table
-    from trainwright.formats.codesign_document import (
-        ArchitectureRecord,
-        CodesignRequest,
-        CodesignResult,
-        DesignRecord,
-        LayerScheduleRecord,
-        StageResult,
-    )
-
 _SHOWN = 12
 
 
-def codesign_view(found: CodesignResult) -> Iterator[Line]:
+def codesign_view(found: codesign_document.CodesignResult) -> Iterator[view.Line]:
     """Summary, then details as far as they were worked out."""
-    yield Facts(title="co-design", rows=tuple(_summary(found)))
+    yield view.Facts(title="co-design", rows=tuple(_summary(found)))
     if found.best is None:
         return
-    yield Facts(title="best design", rows=tuple(_design(found.best)))
+    yield view.Facts(title="best design", rows=tuple(_design(found.best)))
     yield plan_table(found)
     if found.operators:
         yield operator_table(found)
@@ -59,14 +39,14 @@ def codesign_view(found: CodesignResult) -> Iterator[Line]:
         yield _front(found)
 
 
-def stage_view(found: StageResult) -> Iterator[Facts]:
+def stage_view(found: codesign_document.StageResult) -> Iterator[view.Facts]:
     """What one stage wrote."""
     counts = ((name, f"{count:,}") for name, count in found.counts.items())
     rows = (("file", found.file), *counts, ("CPU", f"{found.stage_s:.2f} s"))
-    yield Facts(title=f"stage {found.stage}", rows=rows)
+    yield view.Facts(title=f"stage {found.stage}", rows=rows)
 
 
-def _summary(found: CodesignResult) -> Iterator[tuple[str, str]]:
+def _summary(found: codesign_document.CodesignResult) -> Iterator[tuple[str, str]]:
     yield "status", str(found.status)
     if found.infeasible_because:
         yield "because", found.infeasible_because
@@ -102,7 +82,7 @@ def _summary(found: CodesignResult) -> Iterator[tuple[str, str]]:
         yield "warning", warning
 
 
-def process_row(request: CodesignRequest) -> Iterator[tuple[str, str]]:
+def process_row(request: codesign_document.CodesignRequest) -> Iterator[tuple[str, str]]:
     """What chips are made in, and the voltage of their clocks."""
     made = request.technology
     if made is not None and made.volts is not None:
@@ -112,7 +92,7 @@ def process_row(request: CodesignRequest) -> Iterator[tuple[str, str]]:
         yield "process", f"{request.process}, {usual}, more for faster clocks"
 
 
-def core_rows(chip: ArchitectureRecord) -> Iterator[tuple[str, str]]:
+def core_rows(chip: codesign_document.ArchitectureRecord) -> Iterator[tuple[str, str]]:
     """The cores of a chip."""
     yield "tensor cores", f"{chip.num_tc} x {chip.width} x {chip.depth}"
     yield "vector cores", f"{chip.num_vc} x {chip.width_vc} lanes"
@@ -120,7 +100,7 @@ def core_rows(chip: ArchitectureRecord) -> Iterator[tuple[str, str]]:
     yield "peak", f"{chip.peak_flops_per_s / 1e12:.4g} TFLOP/s"
 
 
-def chip_rows(best: DesignRecord) -> Iterator[tuple[str, str]]:
+def chip_rows(best: codesign_document.DesignRecord) -> Iterator[tuple[str, str]]:
     """The cores, and what surrounds them."""
     chip, around = best.architecture, best.architecture.surroundings
     yield from core_rows(chip)
@@ -141,7 +121,7 @@ def chip_rows(best: DesignRecord) -> Iterator[tuple[str, str]]:
         yield "dies", f"{each:.4g} dollars per 1e9 tokens, over their lifetime"
 
 
-def _design(best: DesignRecord) -> Iterator[tuple[str, str]]:
+def _design(best: codesign_document.DesignRecord) -> Iterator[tuple[str, str]]:
     yield from chip_rows(best)
     yield "area", f"{best.area_mm2:.2f} mm2 ({best.area_scope})"
     power = f"{best.power_watts:.0f} W a chip over a step"
@@ -152,22 +132,22 @@ def _design(best: DesignRecord) -> Iterator[tuple[str, str]]:
     yield "throughput", f"{best.tokens_per_s:,.0f} tokens/s"
 
 
-def plan_table(found: CodesignResult) -> Table:
+def plan_table(found: codesign_document.CodesignResult) -> view.Table:
     """The plan of each model, and published strategies on the same design."""
     assert found.best is not None
-    return table_of(
+    return view.table_of(
         "Plans",
         (
-            words("model"),
-            column("tensor", "tensor_parallel", "t"),
-            column("data", "data_parallel", "d"),
-            column("pipeline", "pipeline_parallel", "p"),
-            column("microbatches", "num_microbatches"),
-            words("schedule"),
-            words("recompute"),
-            column("step", "step_time_s"),
-            column("tokens/s", "tokens_per_s"),
-            column("MFU", "mfu"),
+            view.words("model"),
+            view.column("tensor", "tensor_parallel", "t"),
+            view.column("data", "data_parallel", "d"),
+            view.column("pipeline", "pipeline_parallel", "p"),
+            view.column("microbatches", "num_microbatches"),
+            view.words("schedule"),
+            view.words("recompute"),
+            view.column("step", "step_time_s"),
+            view.column("tokens/s", "tokens_per_s"),
+            view.column("MFU", "mfu"),
         ),
         (
             *(
@@ -177,9 +157,9 @@ def plan_table(found: CodesignResult) -> Table:
                     plan.num_microbatches,
                     plan.schedule,
                     plan.recompute,
-                    seconds(plan.step_time_s),
-                    number(plan.tokens_per_s),
-                    percent(plan.mfu),
+                    view.seconds(plan.step_time_s),
+                    view.number(plan.tokens_per_s),
+                    view.percent(plan.mfu),
                 )
                 for plan in found.best.plans
             ),
@@ -190,8 +170,8 @@ def plan_table(found: CodesignResult) -> Table:
                     "",
                     DEFAULT_SCHEDULE,
                     fixed.recompute or fixed.reason or "",
-                    seconds(fixed.step_time_s),
-                    number(fixed.tokens_per_s),
+                    view.seconds(fixed.step_time_s),
+                    view.number(fixed.tokens_per_s),
                     "",
                 )
                 for fixed in found.fixed_strategies
@@ -201,27 +181,27 @@ def plan_table(found: CodesignResult) -> Table:
     )
 
 
-def operator_table(found: CodesignResult) -> Table:
+def operator_table(found: codesign_document.CodesignResult) -> view.Table:
     """Every operator with the share of its peak that it reaches; a terminal shows the longest."""
-    return table_of(
+    return view.table_of(
         "Operators",
         (
-            words("operator"),
-            words("phase"),
-            column("time", "seconds"),
-            column("of the block", "share", "share"),
-            words("bound by", "bound"),
-            column("utilisation"),
-            words("stationary", "dataflow"),
+            view.words("operator"),
+            view.words("phase"),
+            view.column("time", "seconds"),
+            view.column("of the block", "share", "share"),
+            view.words("bound by", "bound"),
+            view.column("utilisation"),
+            view.words("stationary", "dataflow"),
         ),
         (
             (
                 use.operator.replace("_", " "),
                 use.phase.replace("_", " "),
-                seconds(use.seconds),
-                percent(use.share),
+                view.seconds(use.seconds),
+                view.percent(use.share),
                 BOUNDS.get(use.bound, use.bound),
-                percent(use.utilisation),
+                view.percent(use.utilisation),
                 use.dataflow,
             )
             for use in sorted(found.operators, key=lambda use: -use.seconds)
@@ -240,7 +220,7 @@ BOUNDS: Final = {
 }
 
 
-def _layer(found: LayerScheduleRecord) -> str:
+def _layer(found: codesign_document.LayerScheduleRecord) -> str:
     saved = 1 - found.seconds / found.sequential_s if found.sequential_s > 0 else 0.0
     saved = round(saved, 3) + 0.0  # no minus before a zero
     proof = "optimal" if found.status is Status.OPTIMAL else f"gap <= {found.gap:.1%}"
@@ -274,7 +254,7 @@ _RESOURCES: Final = {
 }
 
 
-def sensitivity_table(found: CodesignResult) -> Table:
+def sensitivity_table(found: codesign_document.CodesignResult) -> view.Table:
     """What more of each resource would buy, most first in each of two parts.
 
     Clock, memory and bandwidths with their interplay add up to all of them at once; below stand
@@ -286,19 +266,19 @@ def sensitivity_table(found: CodesignResult) -> Table:
         beyond = whole.throughput_gain - sum(one.throughput_gain for one in rows)
         rows += [replace(whole, resource="interplay", throughput_gain=beyond, fits=True), whole]
     rows += [one for one in gains if one not in rows]
-    return table_of(
+    return view.table_of(
         "What more would buy",
         (
-            words("more of", "resource"),
-            column("factor"),
-            column("throughput", "throughput_gain"),
-            words("with another design", "design"),
+            view.words("more of", "resource"),
+            view.column("factor"),
+            view.column("throughput", "throughput_gain"),
+            view.words("with another design", "design"),
         ),
         (
             (
                 _RESOURCES.get(gain.resource, gain.resource.replace("_", " ")),
-                number(gain.factor, "g"),
-                percent(gain.throughput_gain, digits=2, sign=True),
+                view.number(gain.factor, "g"),
+                view.percent(gain.throughput_gain, digits=2, sign=True),
                 gain.design or ("" if gain.fits else "over --tdp"),
             )
             for gain in rows
@@ -307,7 +287,7 @@ def sensitivity_table(found: CodesignResult) -> Table:
     )
 
 
-def of_area(found: CodesignResult) -> Iterator[str]:
+def of_area(found: codesign_document.CodesignResult) -> Iterator[str]:
     """Why more area gains more than more cores, where it does."""
     gains = {gain.resource: gain for gain in found.sensitivity}
     area, cores = gains.get("area"), gains.get("num_tc")
@@ -320,67 +300,71 @@ def of_area(found: CodesignResult) -> Iterator[str]:
         )
 
 
-def _own_chip(found: CodesignResult) -> tuple[object, ...]:
+def _own_chip(found: codesign_document.CodesignResult) -> tuple[object, ...]:
     """The design as the first row beside chips of the catalog."""
     best, request = found.best, found.request
     assert best is not None
     around, plan = best.architecture.surroundings, best.plans[0]
     return (
         "this design",
-        Cell(text=f"{best.architecture.peak_flops_per_s / 1e12:,.4g}"),
+        view.Cell(text=f"{best.architecture.peak_flops_per_s / 1e12:,.4g}"),
         request.process or "22nm",
-        number(best.die_area_mm2, ",.0f"),
-        number(best.peak_power_watts),
-        number(best.peak_power_watts),
-        number(around.memory_bytes / GIB),
+        view.number(best.die_area_mm2, ",.0f"),
+        view.number(best.peak_power_watts),
+        view.number(best.peak_power_watts),
+        view.number(around.memory_bytes / GIB),
         format_bandwidth(around.memory_bandwidth_bytes_per_s),
         *(plan.tensor_parallel, plan.data_parallel, plan.pipeline_parallel),
-        number(plan.tokens_per_s),
+        view.number(plan.tokens_per_s),
         *("1.00",) * 3,
         "its die estimated as those of real chips, watts of its hungriest operator",
     )
 
 
-def chip_table(found: CodesignResult) -> Table:
+def chip_table(found: codesign_document.CodesignResult) -> view.Table:
     """Accelerators of the catalog on the same job, after the design itself."""
     own = found.best.plans[0].tokens_per_s if found.best else math.inf
-    return table_of(
+    return view.table_of(
         "The same models, network and number of devices",
         (
-            words("chip", "name"),
-            column("peak TFLOP/s", "peak_flops_per_s", "TFLOP/s"),
-            words("process"),
-            column("die mm²", "die_area_mm2", "mm²"),
-            column("W", "power_watts"),
-            column("this one there W", "design_watts", "W there"),
-            column("memory GiB", "memory_bytes", "GiB"),
-            words("memory bandwidth", on="page"),
-            column("tensor", "tensor_parallel", on="page"),
-            column("data", "data_parallel", on="page"),
-            column("pipeline", "pipeline_parallel", on="page"),
-            column("tokens/s", "tokens_per_s"),
-            column("of this design", "ratio", "of this"),
-            column("at equal area", "ratio_at_equal_area", "by mm²"),
-            column("and process", "ratio_at_equal_process", "process"),
-            words("known from", "source", on="page"),
+            view.words("chip", "name"),
+            view.column("peak TFLOP/s", "peak_flops_per_s", "TFLOP/s"),
+            view.words("process"),
+            view.column("die mm²", "die_area_mm2", "mm²"),
+            view.column("W", "power_watts"),
+            view.column("this one there W", "design_watts", "W there"),
+            view.column("memory GiB", "memory_bytes", "GiB"),
+            view.words("memory bandwidth", on="page"),
+            view.column("tensor", "tensor_parallel", on="page"),
+            view.column("data", "data_parallel", on="page"),
+            view.column("pipeline", "pipeline_parallel", on="page"),
+            view.column("tokens/s", "tokens_per_s"),
+            view.column("of this design", "ratio", "of this"),
+            view.column("at equal area", "ratio_at_equal_area", "by mm²"),
+            view.column("and process", "ratio_at_equal_process", "process"),
+            view.words("known from", "source", on="page"),
         ),
         (
             *((_own_chip(found),) if found.best else ()),
             *(
                 (
                     chip.name,
-                    Cell(text=f"{chip.peak_flops_per_s / 1e12:,.4g}", value=chip.peak_flops_per_s),
+                    view.Cell(
+                        text=f"{chip.peak_flops_per_s / 1e12:,.4g}", value=chip.peak_flops_per_s
+                    ),
                     chip.process or "unknown",
-                    number(chip.die_area_mm2, ",.0f") if chip.die_area_mm2 else "unknown",
-                    number(chip.power_watts) if chip.power_watts else "unknown",
-                    number(chip.design_watts) if chip.design_watts else "unknown",
-                    number((chip.memory_bytes or 0.0) / GIB),
+                    view.number(chip.die_area_mm2, ",.0f") if chip.die_area_mm2 else "unknown",
+                    view.number(chip.power_watts) if chip.power_watts else "unknown",
+                    view.number(chip.design_watts) if chip.design_watts else "unknown",
+                    view.number((chip.memory_bytes or 0.0) / GIB),
                     format_bandwidth(chip.memory_bandwidth_bytes_per_s or 0.0),
                     *(chip.tensor_parallel, chip.data_parallel, chip.pipeline_parallel),
-                    "does not fit" if chip.tokens_per_s is None else number(chip.tokens_per_s),
-                    number(None if chip.tokens_per_s is None else chip.tokens_per_s / own, ".2f"),
-                    number(chip.ratio_at_equal_area, ".2f"),
-                    number(chip.ratio_at_equal_process, ".2f"),
+                    "does not fit" if chip.tokens_per_s is None else view.number(chip.tokens_per_s),
+                    view.number(
+                        None if chip.tokens_per_s is None else chip.tokens_per_s / own, ".2f"
+                    ),
+                    view.number(chip.ratio_at_equal_area, ".2f"),
+                    view.number(chip.ratio_at_equal_process, ".2f"),
                     "; ".join(filter(None, (chip.source, chip.die_source))),
                 )
                 for chip in found.real_chips
@@ -391,24 +375,24 @@ def chip_table(found: CodesignResult) -> Table:
     )
 
 
-def _front(found: CodesignResult) -> Table:
+def _front(found: codesign_document.CodesignResult) -> view.Table:
     step = max(1, len(found.pareto) // _SHOWN)
-    return table_of(
+    return view.table_of(
         "The front",
         (
-            words("design", "architecture"),
-            column("tokens/s", "tokens_per_s"),
-            column("mm²", "area_mm2"),
-            column("W", "power_watts"),
-            column("J/token", "energy_per_token_j"),
+            view.words("design", "architecture"),
+            view.column("tokens/s", "tokens_per_s"),
+            view.column("mm²", "area_mm2"),
+            view.column("W", "power_watts"),
+            view.column("J/token", "energy_per_token_j"),
         ),
         (
             (
                 point.architecture,
-                number(point.tokens_per_s),
-                number(point.area_mm2, ".1f"),
-                number(point.power_watts),
-                number(point.energy_per_token_j, ".4g"),
+                view.number(point.tokens_per_s),
+                view.number(point.area_mm2, ".1f"),
+                view.number(point.power_watts),
+                view.number(point.energy_per_token_j, ".4g"),
             )
             for point in found.pareto[::step][:_SHOWN]
         ),
@@ -422,7 +406,7 @@ def _front(found: CodesignResult) -> Table:
 _BOUND_COLOURS = {"mac": "C0", "vector": "C1", "hbm": "C2", "glb": "C3", "launch": "C7"}
 
 
-def plot_codesign(found: CodesignResult, path: Path) -> None:
+def plot_codesign(found: codesign_document.CodesignResult, path: Path) -> None:
     """Write the figure in the format of the file's ending.
 
     Raises `MissingExtra` without matplotlib, `InvalidInput` for an ending it cannot write.
@@ -442,7 +426,7 @@ def plot_codesign(found: CodesignResult, path: Path) -> None:
         raise InvalidInput.of("figure", f"cannot be written: {error}") from None
 
 
-def _draw_front(axes: Any, figure: Any, found: CodesignResult) -> None:
+def _draw_front(axes: Any, figure: Any, found: codesign_document.CodesignResult) -> None:
     points = found.pareto
     axes.set(title="front", xlabel="area (mm2)", ylabel="tokens/s", yscale="log")
     if points:
@@ -457,14 +441,14 @@ def _draw_front(axes: Any, figure: Any, found: CodesignResult) -> None:
     axes.plot(found.best.area_mm2, found.best.tokens_per_s, "k*", markersize=10)
 
 
-def _area(axes: Any, found: CodesignResult) -> None:
+def _area(axes: Any, found: codesign_document.CodesignResult) -> None:
     assert found.best is not None
     parts = found.best.area_parts_mm2
     axes.barh(list(parts), list(parts.values()))
     axes.set(title=f"{found.best.area_mm2:.1f} mm2, {found.best.area_scope}", xlabel="mm2")
 
 
-def _draw_operators(axes: Any, found: CodesignResult) -> None:
+def _draw_operators(axes: Any, found: codesign_document.CodesignResult) -> None:
     longest = sorted(found.operators, key=lambda use: -use.seconds)[:12][::-1]
     labels = [f"{use.operator}, {use.phase.replace('_', ' ')}" for use in longest]
     colours = [_BOUND_COLOURS[use.bound] for use in longest]

@@ -38,10 +38,12 @@ from __future__ import annotations
 
 import math
 import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache
+from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from trainwright.chips.price import OF_LOGIC, USUAL_PROCESS, EnergyTable, VoltageCurve, built_in
 from trainwright.chips.space import (
@@ -55,7 +57,10 @@ from trainwright.chips.space import (
 )
 from trainwright.cluster import (
     REFERENCE_DESIGN,
+    Accelerator,
+    Calibration,
     ChipTemplate,
+    Pool,
     Surroundings,
     networked,
     template_device,
@@ -65,12 +70,6 @@ from trainwright.errors import Fault, InvalidInput, refuse
 from trainwright.formats.atomic_file import read_bytes
 from trainwright.formats.calibration_toml import built_in_efficiencies
 from trainwright.units import KIB, MIB
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-    from pathlib import Path
-
-    from trainwright.cluster import Accelerator, Calibration, Pool
 
 _CHOICES: Final = {"process": "processes", "package": "packages", "memory": "memories"}
 _NAMED: Final = ("processes", "memories", "packages", "formats")  # tables that may have new entries

@@ -6,6 +6,7 @@ alone (kernels, bytes, collectives, layers) is worked out once, here.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,7 +27,7 @@ from trainwright.costing.layer import (
 )
 from trainwright.costing.tiled import ChipKernel, element_bytes, layer_kernels
 from trainwright.errors import Fault, refuse
-from trainwright.formats.codesign_document import EndRecord
+from trainwright.formats import codesign_document
 from trainwright.model import LayerGraph, Phase, Precision, RunShape, layer_graph, precision_named
 from trainwright.plans.plan import DEFAULT_SCHEDULE
 from trainwright.profile import Recompute, StaticKind
@@ -36,18 +37,9 @@ from trainwright.step.zero import Replicas, Traffic
 from trainwright.units import MIB
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from numpy.typing import ArrayLike, NDArray
 
     from trainwright.arrays import Floats
-    from trainwright.formats.codesign_document import (
-        ArchitectureRecord,
-        RoomRecord,
-        RulesRecord,
-        SurroundingsRecord,
-        SystemRecord,
-    )
     from trainwright.model import LayerClass, TransformerConfig
 
 
@@ -66,18 +58,22 @@ _NATURAL: Final = {
 }
 
 
-def at_end(axis: str, value: float, values: tuple[float, ...], widen: str) -> Iterator[EndRecord]:
+def at_end(
+    axis: str, value: float, values: tuple[float, ...], widen: str
+) -> Iterator[codesign_document.EndRecord]:
     """That a value is the least or the most of an axis that may have others."""
     if len(set(values)) < 2 or value == _NATURAL.get(axis):
         return
     for end, limit in (("least", min(values)), ("most", max(values))):
         if value == limit:
-            yield EndRecord(axis=axis, value=f"{value:g}", end=end, widen=widen)
+            yield codesign_document.EndRecord(axis=axis, value=f"{value:g}", end=end, widen=widen)
 
 
 def ends_of_chip(
-    rules: RulesRecord, design: ArchitectureRecord, others: tuple[SurroundingsRecord, ...]
-) -> Iterator[EndRecord]:
+    rules: codesign_document.RulesRecord,
+    design: codesign_document.ArchitectureRecord,
+    others: tuple[codesign_document.SurroundingsRecord, ...],
+) -> Iterator[codesign_document.EndRecord]:
     """Ends at which a design lies: of its template's ranges, and of what surrounds it."""
     per_mac = max(1, design.tc_buffer_bytes // (design.width * design.depth))
     values = {
@@ -103,7 +99,7 @@ _LISTED: Final = {
 }
 
 
-def end_words(found: EndRecord) -> str:
+def end_words(found: codesign_document.EndRecord) -> str:
     """An end in a sentence."""
     axis = AXIS_WORDS.get(found.axis, found.axis.replace("_", " "))
     return (
@@ -128,7 +124,11 @@ AXIS_WORDS: Final = {
 }
 
 
-def ends_of_system(room: RoomRecord, rules: RulesRecord, best: SystemRecord) -> Iterator[EndRecord]:
+def ends_of_system(
+    room: codesign_document.RoomRecord,
+    rules: codesign_document.RulesRecord,
+    best: codesign_document.SystemRecord,
+) -> Iterator[codesign_document.EndRecord]:
     """Ends at which a system lies, its chip's among them."""
     for axis in _OF_ROOM:
         if axis == "node_gbytes_per_s" and best.node_devices == 1:

@@ -15,16 +15,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from trainwright.cluster.accelerator import Accelerator, Circumstance, Saturating, Spread
 from trainwright.cluster.cluster import Cluster, LevelKind, NetworkLevel, Pool
 from trainwright.cluster.framework_memory import COMPILED, EAGER, without_engine
 from trainwright.errors import Fault, refuse
 from trainwright.provenance import Origin, Provenance
-
-if TYPE_CHECKING:
-    from trainwright.cluster.cluster import Cluster, Pool
 
 # Names of the constants, and the largest value of those that are shares.
 CONSTANTS: Final = {

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from trainwright.cluster import CONSTANTS, Circumstance
+from trainwright.cluster import CONSTANTS, Circumstance, Cluster
 from trainwright.cluster.calibration import pooled_for, software_named
 from trainwright.commands.output import check_output, emit
 from trainwright.commands.validate import known
@@ -18,16 +19,10 @@ from trainwright.errors import InvalidInput
 from trainwright.formats.atomic_file import read_bytes
 from trainwright.formats.calibration_toml import write_calibrations
 from trainwright.formats.measured_csv import MeasuredRun, measured_files, read_measured
-from trainwright.lab.fitting import fit_line, fit_questions, mean_error, prior_of
+from trainwright.lab.fitting import LineFit, Prior, fit_line, fit_questions, mean_error, prior_of
 from trainwright.lab.predict import Question, price
 from trainwright.lab.run_shapes import SoftwareLine, cluster_of, line_of
 from trainwright.step.account import circumstances
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from trainwright.cluster import Cluster
-    from trainwright.lab.fitting import LineFit, Prior
 
 OWN_LINE: Final = "own"
 DEFAULT_CONSTANTS: Final = ("gemm_max", "memory_max")

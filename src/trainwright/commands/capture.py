@@ -14,14 +14,12 @@ import shutil
 import stat
 import subprocess
 import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from trainwright.errors import InvalidInput
 from trainwright.formats.atomic_file import write_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
 
 LAUNCHERS: Final = (
     "torchrun", "deepspeed", "accelerate", "srun", "mpirun", "mpiexec", "python", "python3",

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from trainwright.commands.output import emit
 from trainwright.documents.printing import Report
 from trainwright.documents.registry import SCHEMAS, schema_of
-from trainwright.documents.view import table_of, words
+from trainwright.documents.view import Table, table_of, words
 from trainwright.errors import InvalidInput
 from trainwright.formats.catalog import accelerators, cluster, cluster_entries, model, model_entries
 from trainwright.formats.hf_decoders import ENCODER_DECODERS
@@ -18,11 +18,6 @@ from trainwright.formats.hf_towers import WRAPPERS
 from trainwright.model import count_parameters
 from trainwright.plans.plan import FORMAT_VERSION
 from trainwright.units import format_bandwidth, format_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from trainwright.documents.view import Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

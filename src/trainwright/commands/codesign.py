@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import zipfile
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from io import BytesIO
 from pathlib import Path
@@ -32,8 +33,10 @@ from trainwright.chips.population import (
     recheck,
     write_designs,
 )
+from trainwright.chips.price import JobPricer
 from trainwright.chips.request import (
     DEFAULT_GLOBAL_BATCH,
+    CodesignQuestion,
     listed,
     question_of,
     request_of,
@@ -41,52 +44,33 @@ from trainwright.chips.request import (
 )
 from trainwright.chips.room import read_room
 from trainwright.chips.room_answer import USUAL_GAP, answer, room_request
-from trainwright.chips.search import pricers, search, why_infeasible
+from trainwright.chips.search import CodesignOutcome, pricers, search, why_infeasible
+from trainwright.chips.space import DieModel
 from trainwright.chips.tables import plot_codesign
 from trainwright.chips.technology import read_technology
-from trainwright.chips.workload import ends_of_chip
-from trainwright.cluster import networked
+from trainwright.chips.workload import Chain, ends_of_chip
+from trainwright.cluster import Cluster, networked
 from trainwright.commands.output import budget, check_output, emit, finish
 from trainwright.commands.plan import plan
+from trainwright.documents.open import Result
 from trainwright.documents.printing import Report
 from trainwright.errors import CheckFailed, InvalidInput
+from trainwright.execution import Budget
 from trainwright.execution import Budget as NoLimit
 from trainwright.execution.executor import executor_of
+from trainwright.formats import codesign_document
 from trainwright.formats.atomic_file import exists, read_bytes, write_bytes
 from trainwright.formats.catalog import accelerator_names, accelerators, cluster_names
-from trainwright.formats.codesign_document import (
-    ChainRecord,
-    CodesignRequest,
-    CodesignResult,
-    GraphResult,
-    KernelRecord,
-    LayerRecord,
-    RecheckRecord,
-    RoomRequest,
-    RoomResult,
-    StageResult,
-)
 from trainwright.formats.document_json import FileJournal, content_hash, decode_document, encode
 from trainwright.formats.json_text import parse_json
 from trainwright.options.clusters import ANY_FRAMEWORK
 from trainwright.options.inputs import naming_options
+from trainwright.options.option import Options
 from trainwright.options.table import read, rows_of, verb
 from trainwright.plans.status import Status
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
     from numpy.typing import NDArray
-
-    from trainwright.chips.price import JobPricer
-    from trainwright.chips.request import CodesignQuestion
-    from trainwright.chips.search import CodesignOutcome
-    from trainwright.chips.space import DieModel
-    from trainwright.chips.workload import Chain
-    from trainwright.cluster import Cluster
-    from trainwright.documents.open import Result
-    from trainwright.execution import Budget
-    from trainwright.options.option import Options
 
     Prepared = Mapping[int, tuple[JobPricer, ...]]
 
@@ -95,7 +79,7 @@ USUAL_FRONT: Final = 0.15  # of systems
 SEARCHES: Final = ("exact", "descending-area")
 
 
-class CodesignReport(Report[CodesignResult]):
+class CodesignReport(Report[codesign_document.CodesignResult]):
     """The answer of `codesign`: the best design, its proof, the front."""
 
     __slots__ = ()
@@ -174,7 +158,7 @@ def codesign(
 
 
 def run_request(
-    request: CodesignRequest,
+    request: codesign_document.CodesignRequest,
     *,
     extras: Extras,
     budget: Budget,
@@ -204,13 +188,13 @@ def run_request(
 
 
 def _with_best(
-    document: CodesignResult,
+    document: codesign_document.CodesignResult,
     question: CodesignQuestion,
     outcome: CodesignOutcome,
     extras: Extras,
     budget: Budget,
     prepared: Prepared | None,
-) -> CodesignResult:
+) -> codesign_document.CodesignResult:
 
     best = outcome.best
     assert best is not None
@@ -244,13 +228,13 @@ def _with_best(
 
 
 def _with_front(
-    document: CodesignResult,
+    document: codesign_document.CodesignResult,
     question: CodesignQuestion,
     outcome: CodesignOutcome,
     extras: Extras,
     budget: Budget,
     prepared: Prepared | None,
-) -> CodesignResult:
+) -> codesign_document.CodesignResult:
 
     start_s = budget.cpu_s
     everything, finished = populate(
@@ -287,7 +271,9 @@ def _with_front(
     )
 
 
-def _journal(path: Path, request: CodesignRequest | RoomRequest) -> FileJournal:
+def _journal(
+    path: Path, request: codesign_document.CodesignRequest | codesign_document.RoomRequest
+) -> FileJournal:
     """The journal of a request; one about another request is refused."""
     return FileJournal(path, about=content_hash(encode(request)))
 
@@ -302,7 +288,7 @@ def _write_csv(
 
 def _recheck(
     question: CodesignQuestion, outcome: CodesignOutcome, extras: Extras, budget: Budget
-) -> RecheckRecord:
+) -> codesign_document.RecheckRecord:
 
     found = recheck(question, outcome, budget, sample=extras.recheck_sample, seed=extras.seed)
     if found.contradictions:
@@ -311,7 +297,9 @@ def _recheck(
             f"{len(found.contradictions)} of {found.sampled} pruned designs contradict the search, "
             f"the first is design {design} of variant {variant}"
         )
-    return RecheckRecord(sampled=found.sampled, confirmed=found.confirmed, seed=found.seed)
+    return codesign_document.RecheckRecord(
+        sampled=found.sampled, confirmed=found.confirmed, seed=found.seed
+    )
 
 
 def recheck_document(path: str | Path, *, sample: int, seed: int, budget: Budget) -> CodesignReport:
@@ -321,7 +309,9 @@ def recheck_document(path: str | Path, *, sample: int, seed: int, budget: Budget
     lower. Raises `CheckFailed` with what differs.
     """
     value = parse_json(read_bytes(path, name="document"), source=str(path))
-    stored = decode_document(value, {"codesign": CodesignResult}, source=str(path))
+    stored = decode_document(
+        value, {"codesign": codesign_document.CodesignResult}, source=str(path)
+    )
     whole = stored.status in (Status.OPTIMAL, Status.INFEASIBLE) or stored.search != "exact"
     extras = Extras(
         pareto=bool(stored.pareto) and whole,
@@ -347,7 +337,7 @@ def recheck_document(path: str | Path, *, sample: int, seed: int, budget: Budget
 _NOT_CHECKED: Final = ("request", "search_s", "front_s", "recheck", "warnings", "format_version")
 
 
-def _checked(stored: CodesignResult, whole: bool) -> tuple[str, ...]:
+def _checked(stored: codesign_document.CodesignResult, whole: bool) -> tuple[str, ...]:
     """Keys of a document that its request settles; what was cut short has few."""
     if not whole:
         return ("objective", "candidates", "searched", "space_sha256")
@@ -360,7 +350,12 @@ def _checked(stored: CodesignResult, whole: bool) -> tuple[str, ...]:
     return tuple(name for name in names if name not in absent)
 
 
-def _wrong_with(stored: CodesignResult, found: CodesignResult, *, whole: bool) -> str | None:
+def _wrong_with(
+    stored: codesign_document.CodesignResult,
+    found: codesign_document.CodesignResult,
+    *,
+    whole: bool,
+) -> str | None:
 
     every = (
         one
@@ -499,7 +494,7 @@ def write_graph(
     figures: Mapping[str, Any] | None = None,
     die: DieModel | Mapping[str, float] | None = None,
     **options: Any,
-) -> Report[StageResult]:
+) -> Report[codesign_document.StageResult]:
     """The first stage: the request and the layers it is about, in `folder`/graph.json."""
     start_s = budget.cpu_s
     options = read("codesign", options)
@@ -507,12 +502,12 @@ def write_graph(
     request, _ = request_of(models, devices=devices, options=options)
     chains = tuple(_chains(question_of(request)))
     path = _folder(folder) / GRAPH_FILE
-    Report(GraphResult(request=request, chains=chains)).save(path)
+    Report(codesign_document.GraphResult(request=request, chains=chains)).save(path)
     kernels = sum(len(layer.kernels) for chain in chains for layer in chain.layers)
     return _stage("graph", path, {"chains": len(chains), "kernels": kernels}, budget, start_s)
 
 
-def write_estimates(folder: str | Path, *, budget: Budget) -> Report[StageResult]:
+def write_estimates(folder: str | Path, *, budget: Budget) -> Report[codesign_document.StageResult]:
     """The second stage: reads graph.json, writes `folder`/estimates.npz."""
     start_s = budget.cpu_s
     request = read_graph(folder).request
@@ -542,11 +537,13 @@ def solve(folder: str | Path, *, extras: Extras, budget: Budget) -> CodesignRepo
     return run_request(request, extras=extras, budget=budget, prepared=prepared)
 
 
-def read_graph(folder: str | Path) -> GraphResult:
+def read_graph(folder: str | Path) -> codesign_document.GraphResult:
     """The document of the first stage; raises `InvalidInput` where it is not there."""
     path = Path(folder) / GRAPH_FILE
     value = parse_json(read_bytes(path, name="artifacts"), source=str(path))
-    return decode_document(value, {"codesign-graph": GraphResult}, source=str(path))
+    return decode_document(
+        value, {"codesign-graph": codesign_document.GraphResult}, source=str(path)
+    )
 
 
 # Estimates between two stages: one NumPy archive, about one request
@@ -596,24 +593,26 @@ def _folder(folder: str | Path) -> Path:
     return path
 
 
-def _about(request: CodesignRequest) -> str:
+def _about(request: codesign_document.CodesignRequest) -> str:
 
     return content_hash(encode(request))
 
 
 def _stage(
     stage: str, path: Path, counts: dict[str, int], budget: Budget, start_s: float
-) -> Report[StageResult]:
+) -> Report[codesign_document.StageResult]:
     spent_s = budget.cpu_s - start_s
-    return Report(StageResult(stage=stage, file=str(path), counts=counts, stage_s=spent_s))
+    return Report(
+        codesign_document.StageResult(stage=stage, file=str(path), counts=counts, stage_s=spent_s)
+    )
 
 
-def _chains(question: CodesignQuestion) -> Iterator[ChainRecord]:
+def _chains(question: CodesignQuestion) -> Iterator[codesign_document.ChainRecord]:
     sizes = {variant.microbatch_size: variant for variant in question.variants}
     for size, variant in sizes.items():
         for job in question.jobs_of(variant):
             for degree in sorted(set(job.tensor_degrees)):
-                yield ChainRecord(
+                yield codesign_document.ChainRecord(
                     model=job.name,
                     tensor_parallel=degree,
                     microbatch_size=size,
@@ -621,15 +620,15 @@ def _chains(question: CodesignQuestion) -> Iterator[ChainRecord]:
                 )
 
 
-def _layers(chain: Chain) -> Iterator[LayerRecord]:
+def _layers(chain: Chain) -> Iterator[codesign_document.LayerRecord]:
     counts = chain.class_counts.tolist()
     for layer, kernels, count in zip(chain.graph.classes, chain.kernels, counts, strict=True):
-        yield LayerRecord(
+        yield codesign_document.LayerRecord(
             kind=str(layer.kind),
             count=count,
             parameters=layer.num_parameters,
             kernels=tuple(
-                KernelRecord(
+                codesign_document.KernelRecord(
                     operator=kernel.operator,
                     phase=str(kernel.phase),
                     products=tuple((p.batch, p.m, p.n, p.k) for p in kernel.products),
@@ -664,7 +663,7 @@ def machine_room(
     die: DieModel | Mapping[str, float] | None = None,
     budget: Budget | None = None,
     **options: Any,
-) -> Report[RoomResult]:
+) -> Report[codesign_document.RoomResult]:
     """Search designs and systems of up to `devices` chips together, by `aim` of a token.
 
     `aim` is "time", "cost" or "energy", `room` a file of axes and prices (usual ones where absent).
@@ -708,7 +707,9 @@ def _recheck_of(path: Path, *, sample: int, seed: int, budget: Budget) -> Report
     value = parse_json(read_bytes(path, name="document"), source=str(path))
     if not (isinstance(value, dict) and value.get("kind") == "machine-room"):
         return recheck_document(path, sample=sample, seed=seed, budget=budget)
-    stored = decode_document(value, {"machine-room": RoomResult}, source=str(path))
+    stored = decode_document(
+        value, {"machine-room": codesign_document.RoomResult}, source=str(path)
+    )
     return Report(recheck(stored, sample=sample, seed=seed, budget=budget))
 
 
@@ -848,7 +849,10 @@ def _refuse(why: str, given: Mapping[str, object]) -> None:
 
 def _draw(result: Report[Any], path: Path) -> None:
 
-    if not isinstance(result.document, CodesignResult) or result.document.best is None:
+    if (
+        not isinstance(result.document, codesign_document.CodesignResult)
+        or result.document.best is None
+    ):
         raise InvalidInput.of("figure", "needs a best design to draw")
     plot_codesign(result.document, path)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from itertools import zip_longest
 from pathlib import Path
@@ -19,37 +20,27 @@ from trainwright.documents.difference import (
     cluster_facts,
 )
 from trainwright.documents.model_estimate import ModelEstimateResult
-from trainwright.documents.model_plan import ModelPlanResult
+from trainwright.documents.model_plan import ModelPlanResult, ModelStageRecord
 from trainwright.documents.open import load_any_document, priced_plan
 from trainwright.documents.placement import PlacedStageRecord, PlacementResult
 from trainwright.documents.plan_view import devices_by_pool, order_in_words
 from trainwright.documents.printing import Report
+from trainwright.documents.profile_plan import StageRecord
 from trainwright.documents.registry import READABLE
 from trainwright.documents.runs import stated_length
 from trainwright.documents.schedule import ScheduleResult
 from trainwright.documents.sweep import ModelSweepResult
 from trainwright.errors import InvalidInput
 from trainwright.model import DEFAULT_RECIPE
-from trainwright.plans.configuration import (
-    DEFAULT_OVERLAP,
-    NO_OVERHEADS,
-    USUAL_KERNELS,
-    PlanRequest,
-)
-from trainwright.plans.plan import SpanRecord
+from trainwright.plans import configuration
+from trainwright.plans.plan import Embedded, Parallelism, SpanRecord
 from trainwright.plans.status import OPTIMAL_TOLERANCE
 from trainwright.profile import Recompute
 from trainwright.units import TimeUnit, without_noise
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from trainwright.documents.model_plan import ModelStageRecord
     from trainwright.documents.open import AnyDocument, Priced
-    from trainwright.documents.profile_plan import StageRecord
     from trainwright.model import Recipe
-    from trainwright.plans.configuration import MemoryOverheads, Overlap
-    from trainwright.plans.plan import Embedded, Parallelism
 
     AnyStage: TypeAlias = StageRecord | ModelStageRecord | PlacedStageRecord
     Compared: TypeAlias = Priced | PlacementResult
@@ -148,7 +139,11 @@ _ROUNDING: Final = 1e-12  # sums of the same parts in another order
 
 def _cluster(document: Compared) -> Embedded | None:
     """What a model's plan runs on; a flat question has a setting instead."""
-    return document.request.cluster if isinstance(document.request, PlanRequest) else None
+    return (
+        document.request.cluster
+        if isinstance(document.request, configuration.PlanRequest)
+        else None
+    )
 
 
 def _request_facts(document: Compared) -> dict[str, Any]:
@@ -165,8 +160,8 @@ def _request_facts(document: Compared) -> dict[str, Any]:
         for field in fields(part) if part is not None else ():
             value = getattr(part, field.name)
             facts[field.name] = _plain(value)
-    if isinstance(request, PlanRequest):
-        facts |= asdict(request.kernels or USUAL_KERNELS)
+    if isinstance(request, configuration.PlanRequest):
+        facts |= asdict(request.kernels or configuration.USUAL_KERNELS)
     return facts
 
 
@@ -281,12 +276,12 @@ def asked_facts(document: Run) -> dict[str, Any]:
             facts["global_batch"] = workload.global_batch
             facts["sequence_length"] = workload.sequence_length
         asked = document.request
-        facts |= asdict(asked.kernels or USUAL_KERNELS)
+        facts |= asdict(asked.kernels or configuration.USUAL_KERNELS)
         facts["recompute_modules"] = _plain_run(asked.space.recompute_modules)
         return facts | _facts_of(
             asked.recipe or DEFAULT_RECIPE,
-            asked.overlap or DEFAULT_OVERLAP,
-            asked.overheads or NO_OVERHEADS,
+            asked.overlap or configuration.DEFAULT_OVERLAP,
+            asked.overheads or configuration.NO_OVERHEADS,
         )
     run = document.request.configuration
     facts["global_batch"] = run.global_batch
@@ -297,7 +292,9 @@ def asked_facts(document: Run) -> dict[str, Any]:
     return facts | _facts_of(run.recipe, run.overlap, run.overheads)
 
 
-def _facts_of(*parts: Recipe | Overlap | MemoryOverheads) -> dict[str, Any]:
+def _facts_of(
+    *parts: Recipe | configuration.Overlap | configuration.MemoryOverheads,
+) -> dict[str, Any]:
     return {key: _plain_run(value) for part in parts for key, value in asdict(part).items()}
 
 

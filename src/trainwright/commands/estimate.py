@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainwright.commands.output import check_output, emit, finish
-from trainwright.documents.model_estimate import estimate_model, estimate_on_pools
+from trainwright.documents.model_estimate import (
+    ModelEstimateResult,
+    estimate_model,
+    estimate_on_pools,
+)
 from trainwright.documents.printing import Report
 from trainwright.documents.profile_plan import (
     EstimateResult,
@@ -24,44 +29,19 @@ from trainwright.execution import Budget
 from trainwright.formats.atomic_file import read_bytes
 from trainwright.formats.document_json import document_type
 from trainwright.formats.json_text import parse_json
-from trainwright.frameworks.read_job import (
-    failure_of,
-    how_to_read,
-    job_format,
-    job_of_model,
-    on_known_host,
-    open_stated,
-    snapshot_of,
-    stated_model,
-    stated_options,
-    with_stated_batch,
-)
+from trainwright.frameworks import read_job
+from trainwright.options import inputs
 from trainwright.options.clusters import opened, priced_as_run, resolve_cluster, software_named_by
-from trainwright.options.inputs import (
-    ModelInput,
-    kind_of,
-    no_placement,
-    resolve_setting,
-    setting_overrides,
-    unused,
-)
 from trainwright.options.run import as_program_trains, as_trained, devices_asked_for, tuned
 from trainwright.options.table import read, refuse_foreign, verb
 from trainwright.partitioning.downset_dp import Restrictions
 from trainwright.partitioning.evaluate import evaluate, time_per_sample_s
-from trainwright.plans.plan import Plan
+from trainwright.plans.plan import Plan, Stage
+from trainwright.plans.status import MemorySnapshot, OutOfMemory
+from trainwright.profile import Profile, ProfileFile, Setting
 from trainwright.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from trainwright.documents.model_estimate import ModelEstimateResult
-    from trainwright.frameworks.read_job import StatedJob
-    from trainwright.options.inputs import ProfileInput
-    from trainwright.plans.plan import Stage
-    from trainwright.plans.status import MemorySnapshot, OutOfMemory
-    from trainwright.profile import Profile, ProfileFile, Setting
-
     Priceable = str | Path | Profile | ProfileFile
     Source = tuple[str | None, str | Path]
     Told = tuple[Source | None, Priceable | None, OutOfMemory | None, MemorySnapshot | None]
@@ -94,7 +74,7 @@ def estimate(
     `changes` prices what would make it fit.
     """
     options = read("estimate", options, own=("source",))
-    overrides = setting_overrides(options)
+    overrides = inputs.setting_overrides(options)
     on_cluster = options.get("cluster") is not None
     source, model, failure, snapshot = _told(source, model)
     asked = options
@@ -108,8 +88,10 @@ def estimate(
             of_before = (
                 f"the job that ran out was run without {words}: priced is the changed one",
             )
-    refuse_foreign("estimate", kind_of(given, on_cluster=on_cluster), unused(given, options))
-    if not isinstance(given, ModelInput) and not on_cluster:
+    refuse_foreign(
+        "estimate", inputs.kind_of(given, on_cluster=on_cluster), inputs.unused(given, options)
+    )
+    if not isinstance(given, inputs.ModelInput) and not on_cluster:
         return _estimate_profile(given, options.get("plan"), overrides)
 
     whole = opened(options.get("cluster"))
@@ -125,7 +107,7 @@ def estimate(
         return Report(estimate_on_pools(given, asked, framework=software, warnings=said))
     if "pool" in options:
         raise InvalidInput.of("pool", f"must be left out: {whole.cluster.name} is one pool")
-    if isinstance(given, ModelInput):
+    if isinstance(given, inputs.ModelInput):
         given = tuned(as_trained(given, options), options)
     nodes, devices = options.get("nodes"), options.get("devices")
     where, num_devices = resolve_cluster(
@@ -138,13 +120,13 @@ def estimate(
         where,
         options,
         framework=job.software if job else None,
-        measured=not isinstance(given, ModelInput),
+        measured=not isinstance(given, inputs.ModelInput),
     )
     unpriced: tuple[str, ...] = ()
     if job is not None:
-        options, unpriced = on_known_host(job, options, where.accelerator)
-        options = with_stated_batch(job, options, num_devices=num_devices)
-    elif isinstance(given, ModelInput):  # a file says itself what its program does
+        options, unpriced = read_job.on_known_host(job, options, where.accelerator)
+        options = read_job.with_stated_batch(job, options, num_devices=num_devices)
+    elif isinstance(given, inputs.ModelInput):  # a file says itself what its program does
         options = {**as_program_trains(options, where.accelerator)}
     warnings = [*of_before, *(job.warnings if job else ()), *unpriced, *whole.warnings]
     document = estimate_model(
@@ -171,21 +153,21 @@ def _told(source: Source | None, model: Priceable | None) -> Told:
         if not isinstance(model, (str, Path)):
             return None, model, None, None
 
-        if (known := job_format(model)) is None:
+        if (known := read_job.job_format(model)) is None:
             is_text = Path(model).suffix not in (".json", ".toml")
-            if is_text and (failure := failure_of(model)) is not None:
+            if is_text and (failure := read_job.failure_of(model)) is not None:
                 raise _unstated(failure, "model")
             return None, model, None, None
         source, model = (known, model), None
 
-    failure, snapshot = failure_of(source[1]), snapshot_of(source[1])
+    failure, snapshot = read_job.failure_of(source[1]), read_job.snapshot_of(source[1])
     if snapshot is not None:
         return None, model, failure, snapshot
-    if failure is None or job_format(source[1]) is not None:
+    if failure is None or read_job.job_format(source[1]) is not None:
         return source, model, failure, None
     if model is None:
         raise _unstated(failure, "--from")
-    if isinstance(model, (str, Path)) and (own := job_format(model)) is not None:
+    if isinstance(model, (str, Path)) and (own := read_job.job_format(model)) is not None:
         return (own, model), None, failure, None
     return None, model, failure, None
 
@@ -195,20 +177,22 @@ def _opened(
     model: Priceable | None,
     options: dict[str, Any],
     overrides: Mapping[str, float],
-) -> tuple[ModelInput | ProfileInput, StatedJob | None, dict[str, Any]]:
+) -> tuple[inputs.ModelInput | inputs.ProfileInput, read_job.StatedJob | None, dict[str, Any]]:
     """What is priced, the job that states it, and the options with what the job states."""
     if source is not None:
-        job = open_stated(*source, names_model=model is None, **how_to_read(options))
+        job = read_job.open_stated(
+            *source, names_model=model is None, **read_job.how_to_read(options)
+        )
         if not (model is None or isinstance(model, (str, Path))):
             raise InvalidInput.of("model", "must be a name or a file beside a framework's file")
-        found = stated_model(job, model)
-        job = job_of_model(job, found.config)
-        return found, job, stated_options(job, options)
+        found = read_job.stated_model(job, model)
+        job = read_job.job_of_model(job, found.config)
+        return found, job, read_job.stated_options(job, options)
     if model is None:
         raise InvalidInput.of("model", "must be given, or a framework's file, as --from")
     from trainwright.commands.model import open_model_of
 
-    return no_placement(open_model_of(model, options, given=overrides), model), None, options
+    return inputs.no_placement(open_model_of(model, options, given=overrides), model), None, options
 
 
 def _unstated(failure: OutOfMemory, path: str) -> InvalidInput:
@@ -227,7 +211,7 @@ def _unstated(failure: OutOfMemory, path: str) -> InvalidInput:
 
 
 def _estimate_profile(
-    given: ProfileInput,
+    given: inputs.ProfileInput,
     plan: str | Path | Plan | None,
     overrides: Mapping[str, float],
 ) -> Report[EstimateResult]:
@@ -238,7 +222,7 @@ def _estimate_profile(
         stages, stated = plan.stages, given.setting
     else:
         stages, stated = _read_plan(plan, given.setting)
-    setting = resolve_setting(stated, overrides)
+    setting = inputs.resolve_setting(stated, overrides)
     priced = Plan(stages=stages, num_microbatches=setting.num_microbatches)
     costs = evaluate(priced, given.profile, setting)
     overflows, time_s = overflow_records(costs, setting), time_per_sample_s(costs)

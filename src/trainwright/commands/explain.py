@@ -13,11 +13,11 @@ from trainwright.documents.printing import Report
 from trainwright.documents.schedule import ScheduleResult, timeline_of
 from trainwright.errors import InvalidInput
 from trainwright.formats.document_json import decode
+from trainwright.plans.plan import Embedded
 
 if TYPE_CHECKING:
     from trainwright.documents.calibration import ConstantsResult
     from trainwright.documents.open import AnyDocument, Explained
-    from trainwright.plans.plan import Embedded
 
 
 def explain(document: AnyDocument | Explained) -> Report[Explained]:

@@ -5,18 +5,11 @@ from __future__ import annotations
 import hashlib
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from trainwright.commands.output import emit
-from trainwright.documents.jobs import (
-    ExportedFile,
-    ExportResult,
-    PricedLayout,
-    job_of,
-    stamp_of,
-    timelines_of,
-    with_orders,
-)
+from trainwright.documents import jobs
+from trainwright.documents.model_estimate import ModelEstimateResult
 from trainwright.documents.model_plan import ModelPlanResult
 from trainwright.documents.open import load_explained_document
 from trainwright.documents.printing import Report
@@ -27,17 +20,11 @@ from trainwright.frameworks import export_target, needs_orders, write
 from trainwright.frameworks.chrome_trace import trace_of
 from trainwright.frameworks.launch import Launcher
 from trainwright.plans.capability import CHROME_TRACE
+from trainwright.plans.job import ExportBundle, Job, Stamp
 from trainwright.step.account import step_timeline
 from trainwright.step.predict import plan_of, profile_of_run
 
 if TYPE_CHECKING:
-    from typing import TypeAlias
-
-    from trainwright.documents.jobs import Jobbed, Nearest
-    from trainwright.documents.model_estimate import ModelEstimateResult
-    from trainwright.documents.model_plan import ModelPlanResult
-    from trainwright.plans.job import ExportBundle, Job, Stamp
-
     Exportable: TypeAlias = str | Path | Report[Any] | ModelPlanResult | ModelEstimateResult
 
 
@@ -50,7 +37,7 @@ def export(
     allow_nearest: bool = False,
     force: bool = False,
     check: bool = False,
-) -> Report[ExportResult]:
+) -> Report[jobs.ExportResult]:
     """Write the files that run a plan into the folder `output`; without one, say what they are.
 
     `to` is a target with or without a version (`torchtitan@0.2`), "chrome-trace" or "dry-run".
@@ -72,8 +59,8 @@ def export(
         bundle = _trace_of_profile(found)
         if output is not None:
             write_folder(output, bundle.files, force=force)
-        return Report(_document(bundle, stamp_of(found), output, None, None))
-    job, nearest = job_of(found), None
+        return Report(_document(bundle, jobs.stamp_of(found), output, None, None))
+    job, nearest = jobs.job_of(found), None
     if allow_nearest and gaps_of(job, target):
         from trainwright.frameworks.nearest import nearest_job
 
@@ -86,7 +73,7 @@ def export(
         order = found.order if isinstance(found, ModelPlanResult) else None
         family = None if order is None else order.family
         job, nearest = nearest_job(job, target, cluster, _layout(found), family=family)
-    stamp = stamp_of(found)
+    stamp = jobs.stamp_of(found)
     if nearest is not None:
         stamp = replace(stamp, changes=nearest.changes)
     bundle = _written(found, job, stamp, target, launcher, is_nearest=nearest is not None)
@@ -105,16 +92,16 @@ def bundle_of(document: Exportable, to: str, *, launcher: str = "torchrun") -> E
     found = _opened(document)
     if export_target(to) == CHROME_TRACE and found.request.model.kind == "profile":
         return _trace_of_profile(found)
-    return _written(found, job_of(found), stamp_of(found), export_target(to), launcher)
+    return _written(found, jobs.job_of(found), jobs.stamp_of(found), export_target(to), launcher)
 
 
-def _trace_of_profile(document: Jobbed) -> ExportBundle:
+def _trace_of_profile(document: jobs.Jobbed) -> ExportBundle:
     """What a profile's plan has for others: no framework builds its layers."""
     name = document.request.model.name or "profile"
-    return trace_of(timelines_of(document)[0], name, stamp_of(document))
+    return trace_of(jobs.timelines_of(document)[0], name, jobs.stamp_of(document))
 
 
-def _opened(document: Exportable) -> Jobbed:
+def _opened(document: Exportable) -> jobs.Jobbed:
 
     found = document.document if isinstance(document, Report) else document
     opened: Any = load_explained_document(found) if isinstance(found, (str, Path)) else found
@@ -125,7 +112,7 @@ def _opened(document: Exportable) -> Jobbed:
             "must be a plan or an estimate of a model, or an improvement, what-if or sweep of it"
         )
         raise InvalidInput.of("document", f'{wanted}, got "{kind}", which has no model to train')
-    job: Jobbed = opened
+    job: jobs.Jobbed = opened
     return job
 
 
@@ -149,7 +136,7 @@ def _meant(document: Any) -> Any:
 
 
 def _written(
-    document: Jobbed,
+    document: jobs.Jobbed,
     job: Job,
     stamp: Stamp,
     target: str,
@@ -164,21 +151,21 @@ def _written(
         if is_nearest:
             job = _ordered_by_configuration(document, job)
         else:
-            job = with_orders(job, timelines_of(document, job)[0])
+            job = jobs.with_orders(job, jobs.timelines_of(document, job)[0])
     return write(job, stamp, target, launcher=Launcher(launcher))
 
 
-def _ordered_by_configuration(document: Jobbed, job: Job) -> Job:
+def _ordered_by_configuration(document: jobs.Jobbed, job: Job) -> Job:
 
     model, cluster = model_and_cluster(document.request)
     run = job.configuration()
     profile = profile_of_run(model, cluster, run)
     timeline = step_timeline(plan_of(run, profile), profile, cluster, **job.step_settings)
-    return with_orders(job, timeline)
+    return jobs.with_orders(job, timeline)
 
 
-def _layout(document: Jobbed) -> PricedLayout:
-    return PricedLayout(
+def _layout(document: jobs.Jobbed) -> jobs.PricedLayout:
+    return jobs.PricedLayout(
         step_time_s=document.step_time_s or 0.0,
         peak_memory_bytes=document.peak_memory_bytes or 0.0,
     )
@@ -188,19 +175,19 @@ def _document(
     bundle: ExportBundle,
     stamp: Stamp,
     output: str | Path | None,
-    nearest: Nearest | None,
+    nearest: jobs.Nearest | None,
     checked: str | None,
-) -> ExportResult:
+) -> jobs.ExportResult:
 
     data = {name: file_bytes(name, text) for name, text in bundle.files.items()}
-    return ExportResult(
+    return jobs.ExportResult(
         target=bundle.target,
         version=bundle.version,
         plan_sha256=stamp.plan_sha256,
         trainwright_version=stamp.trainwright_version,
         folder=None if output is None else str(output),
         files=tuple(
-            ExportedFile(name=name, sha256=hashlib.sha256(each).hexdigest(), bytes=len(each))
+            jobs.ExportedFile(name=name, sha256=hashlib.sha256(each).hexdigest(), bytes=len(each))
             for name, each in data.items()
         ),
         command=" ".join(bundle.command),

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
+from trainwright.cluster import Cluster
 from trainwright.commands.output import check_output, emit, finish
-from trainwright.documents.fit import fit_model
+from trainwright.documents.fit import FitResult, fit_model
 from trainwright.documents.printing import Report
 from trainwright.errors import InvalidInput
 from trainwright.formats.calibration_toml import framework_memory
@@ -23,12 +25,6 @@ from trainwright.options.table import read, verb
 from trainwright.plans.capability import capability_of, known_target
 from trainwright.plans.capability_table import Feature
 from trainwright.plans.configuration import SURE_FIT_PROBABILITY
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from trainwright.cluster import Cluster
-    from trainwright.documents.fit import FitResult
 
 # A number before or behind the name: "2xRTX4090", "RTX 4090 x 2", "H200x8", "H100:8".
 _GPU: Final = re.compile(

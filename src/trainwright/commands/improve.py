@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainwright.cluster import Cluster
 from trainwright.commands.output import budget, check_output, emit, finish
 from trainwright.documents.improvement import (
+    ImprovementResult,
+    PricedPlan,
     Surroundings,
     allowed_for,
     best_plan,
@@ -22,37 +26,24 @@ from trainwright.documents.improvement import (
 )
 from trainwright.documents.jobs import DocumentedRun, opened_run, run_of_document
 from trainwright.documents.model_estimate import ModelEstimateRequest
+from trainwright.documents.model_plan import ModelPlanResult
 from trainwright.documents.printing import Report
 from trainwright.documents.runs import gaps_of_run, runs_on
 from trainwright.errors import Fault, InvalidInput
+from trainwright.execution import Budget
 from trainwright.execution import Budget as NoLimit
 from trainwright.formats.atomic_file import check_writable, write_text
 from trainwright.formats.document_json import encode
+from trainwright.frameworks import read_job
 from trainwright.frameworks.jobs import Beside
 from trainwright.frameworks.jobs.detect import started_by
-from trainwright.frameworks.read_job import (
-    job_format,
-    job_of_model,
-    on_known_host,
-    open_stated,
-    stated_model,
-    stated_options,
-    text_of,
-    with_stated_batch,
-)
-from trainwright.options.clusters import (
-    ANY_FRAMEWORK,
-    AUTO_SOFTWARE,
-    opened,
-    priced_as_run,
-    resolve_cluster,
-    software_named_by,
-    with_host,
-)
+from trainwright.options import clusters
 from trainwright.options.inputs import embed, naming_options
+from trainwright.options.option import Options
 from trainwright.options.run import OPTION_OF, configuration_of, devices_asked_for, tuned
 from trainwright.planning.question.question import described
 from trainwright.planning.reasons.improve import (
+    Improvement,
     Neighbourhood,
     every_improvement,
     improvements,
@@ -61,6 +52,7 @@ from trainwright.planning.reasons.improve import (
 )
 from trainwright.plans.capability import target_named
 from trainwright.plans.capability_table import LOSS_CHUNKS
+from trainwright.plans.configuration import Configuration
 from trainwright.plans.job import trains_adapters, unsaid_training
 from trainwright.profile.measured_model import MeasuredModel
 from trainwright.provenance import __version__
@@ -68,17 +60,7 @@ from trainwright.step.predict import price_configuration
 from trainwright.units import format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from trainwright.cluster import Cluster
-    from trainwright.documents.improvement import ImprovementResult, PricedPlan
-    from trainwright.documents.model_plan import ModelPlanResult
-    from trainwright.execution import Budget
     from trainwright.frameworks.jobs.edit import JobText
-    from trainwright.frameworks.read_job import StatedJob
-    from trainwright.options.option import Options
-    from trainwright.planning.reasons.improve import Improvement
-    from trainwright.plans.configuration import Configuration
     from trainwright.profile.measured_model import Trained
 
 
@@ -115,10 +97,10 @@ def improve(
     """
     budget = budget or NoLimit()
     path = document if source is None and isinstance(document, (str, Path)) else None
-    if path is not None and (known := job_format(path)) is not None:
+    if path is not None and (known := read_job.job_format(path)) is not None:
         source, document = (known, path), None
     job_file = None
-    dialect, target = None, None if framework == ANY_FRAMEWORK else framework
+    dialect, target = None, None if framework == clusters.ANY_FRAMEWORK else framework
     if source is not None and document is None:
         beside_file = {"sequence": sequence, "global_batch": global_batch}
         read: dict[str, Any] = {
@@ -130,8 +112,12 @@ def improve(
 
         where_from, names_model = source, model is None
 
-        def of_text(text: str | None = None) -> tuple[DocumentedRun, tuple[str, ...], StatedJob]:
-            job = open_stated(*where_from, names_model=names_model, nodes=nodes, text=text, **read)
+        def of_text(
+            text: str | None = None,
+        ) -> tuple[DocumentedRun, tuple[str, ...], read_job.StatedJob]:
+            job = read_job.open_stated(
+                *where_from, names_model=names_model, nodes=nodes, text=text, **read
+            )
             return *_of_file(job, model, cluster, nodes, beside_file), job
 
         asked, warnings, job = of_text()
@@ -140,8 +126,8 @@ def improve(
         priced["overlap"] = asdict(asked.configuration.overlap)
         asked = replace(
             asked,
-            cluster=priced_as_run(asked.cluster, priced, framework=job.software),
-            software=software_named_by(priced, framework=job.software),
+            cluster=clusters.priced_as_run(asked.cluster, priced, framework=job.software),
+            software=clusters.software_named_by(priced, framework=job.software),
         )
         job_file = _file_of(source, read, lambda text: _run_of(of_text(text)[0]))
         spoken = job_file.dialect if job.run.per_example == 1 else None  # which counts otherwise
@@ -149,7 +135,7 @@ def improve(
     elif source is None and document is not None:
         beside = {"model": model, "cluster": cluster, "nodes": nodes, "sequence": sequence}
         beside |= {"global-batch": global_batch, "calibration": calibration}
-        beside |= {"software": None if software == AUTO_SOFTWARE else software}
+        beside |= {"software": None if software == clusters.AUTO_SOFTWARE else software}
         _refuse_restated(beside)
         found = opened_run(document)
         if (on_pools := _on_pools(found)) is not None:
@@ -198,8 +184,10 @@ def _improved_on_pools(
     if not document.stages:
         raise InvalidInput.of("document", f'holds no plan: its status is "{document.status}"')
     own = document.request.space.framework
-    if framework not in (None, own or ANY_FRAMEWORK):
-        problem = f"must be {own or ANY_FRAMEWORK}, which the plan on several pools was made for"
+    if framework not in (None, own or clusters.ANY_FRAMEWORK):
+        problem = (
+            f"must be {own or clusters.ANY_FRAMEWORK}, which the plan on several pools was made for"
+        )
         raise InvalidInput.of("framework", f"{problem}; plan with --framework {framework}")
     if patch is not None:
         raise InvalidInput.of("patch", "needs a framework's file whose settings are changed")
@@ -226,7 +214,7 @@ def _file_of(
 
     where = Path(source[1])
     beside = Beside(folder=where.parent, name=where.name, **read)
-    return job_text(*source, text_of(where), beside, run_of)
+    return job_text(*source, read_job.text_of(where), beside, run_of)
 
 
 def _run_of(read: DocumentedRun) -> tuple[Configuration, Trained]:
@@ -245,7 +233,7 @@ def _spoken(
 
     own = None if dialect is None else DIALECTS[dialect].target
     if framework is not None:
-        if framework == ANY_FRAMEWORK:
+        if framework == clusters.ANY_FRAMEWORK:
             return None, None
         return (dialect if own and target_named(framework) == own else None), framework
     if own and not runs_on(asked.configuration, asked.model, asked.cluster, own):
@@ -313,22 +301,22 @@ def _refuse_restated(beside: Mapping[str, object]) -> None:
 
 
 def _of_file(
-    job: StatedJob,
+    job: read_job.StatedJob,
     model: str | Path | None,
     cluster: str | Path | Cluster | None,
     nodes: int | None,
     beside: Options,
 ) -> tuple[DocumentedRun, tuple[str, ...]]:
 
-    given = stated_model(job, model)
-    job = job_of_model(job, given.config)
-    options = stated_options(job, beside)
+    given = read_job.stated_model(job, model)
+    job = read_job.job_of_model(job, given.config)
+    options = read_job.stated_options(job, beside)
     given = tuned(given, options)
     devices = devices_asked_for(options) if nodes is None else None
-    whole = opened(cluster)
-    where, num_devices = resolve_cluster(whole, nodes=nodes, devices=devices)
-    options, unpriced = on_known_host(job, options, where.accelerator)
-    options = with_stated_batch(job, options, num_devices=num_devices)
+    whole = clusters.opened(cluster)
+    where, num_devices = clusters.resolve_cluster(whole, nodes=nodes, devices=devices)
+    options, unpriced = read_job.on_known_host(job, options, where.accelerator)
+    options = read_job.with_stated_batch(job, options, num_devices=num_devices)
     run = configuration_of(options, num_devices=num_devices)
     found = DocumentedRun(
         model=given.config, embedded=given.embedded, cluster=where, configuration=run
@@ -348,7 +336,9 @@ def _priced(
 ) -> Surroundings:
 
     model, run = asked.model, asked.configuration
-    cluster = asked.cluster if isinstance(model, MeasuredModel) else with_host(asked.cluster)
+    cluster = (
+        asked.cluster if isinstance(model, MeasuredModel) else clusters.with_host(asked.cluster)
+    )
     with naming_options({"target": "framework"}):
         target = None if framework is None else target_named(framework)
     if target is not None and isinstance(model, MeasuredModel):

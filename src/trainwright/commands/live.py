@@ -9,6 +9,7 @@ import math
 import threading
 import zipfile
 from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -19,33 +20,22 @@ from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingRes
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
+from trainwright.cluster import Cluster
 from trainwright.commands.export import bundle_of
 from trainwright.commands.report import report
 from trainwright.documents.open import Result
 from trainwright.errors import InvalidInput, TrainwrightError
-from trainwright.execution import Budget
+from trainwright.execution import Budget, Progress
 from trainwright.formats.atomic_file import file_bytes
-from trainwright.pages.command import command_of
+from trainwright.options.inputs import ModelInput
+from trainwright.pages.command import Command, command_of
 from trainwright.pages.gantt import asset, environment, policy, theme_css
 from trainwright.pages.page import palette_css
+from trainwright.plans.job import ExportBundle
 from trainwright.provenance import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import (
-        AsyncIterator,
-        Awaitable,
-        Callable,
-        Iterator,
-        Mapping,
-        Sequence,
-    )
-
-    from trainwright.cluster import Cluster
     from trainwright.commands.serve import App, Limits
-    from trainwright.execution import Progress
-    from trainwright.options.inputs import ModelInput
-    from trainwright.pages.command import Command
-    from trainwright.plans.job import ExportBundle
 
 
 # Questions of the live page: names of the catalog and bounded numbers, never a path

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
@@ -19,15 +20,13 @@ import click
 
 from trainwright.commands.output import COMMAND_LINE, check_output
 from trainwright.errors import Fault, InvalidInput, TrainwrightError
+from trainwright.options.option import Argument, Option
 from trainwright.options.table import rows_of_command
 from trainwright.options.tool_rows import ARGUMENTS, FIRST
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
     from click.shell_completion import CompletionItem
 
-    from trainwright.options.option import Argument, Option
     from trainwright.plans.plan import CommandLine
 
 # What each command is for, said here so that `--help` loads none of them.

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 from trainwright.errors import InvalidInput, MissingExtra, TrainwrightError
 from trainwright.provenance import __version__
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 _LIMIT_S: Final = 300.0
 # What writes files, or reads none of the documents that a tool may name.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,18 +13,14 @@ from trainwright.commands.output import check_output, emit
 from trainwright.documents.printing import Report
 from trainwright.errors import InvalidInput, UnsupportedFeature, how_to_install
 from trainwright.formats.document_json import content_hash, decode
-from trainwright.options.inputs import naming_options, profile_input, resolve_input
+from trainwright.options import inputs
+from trainwright.options.option import Options
 from trainwright.plans.plan import Embedded
-from trainwright.profile import ProfileFile
+from trainwright.profile import Profile, ProfileFile
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from trainwright.documents.model_summary import ModelSummary
     from trainwright.lab.torch_library import CountedModel
-    from trainwright.options.inputs import ModelInput, PlacementInput, ProfileInput
-    from trainwright.options.option import Options
-    from trainwright.profile import Profile
 
 SEQUENCE = 4096
 
@@ -154,14 +151,14 @@ def open_model_of(
     options: Options,
     *,
     given: Mapping[str, float] | None = None,
-) -> ProfileInput | ModelInput | PlacementInput:
+) -> inputs.ProfileInput | inputs.ModelInput | inputs.PlacementInput:
     """What the argument MODEL of `plan`, `estimate` and a sweep means: the one road to it.
 
     A file or a name is read as `resolve_input` does, with the options `point`, `time_unit` and
     `cluster`, and the fields of a setting that are `given`; what no rule reads is traced.
     """
     try:
-        return resolve_input(
+        return inputs.resolve_input(
             model,
             point=options.get("point"),
             given=given,
@@ -172,7 +169,7 @@ def open_model_of(
         return _traced(model, refusal, options)
 
 
-def _traced(model: object, refusal: UnsupportedFeature, options: Options) -> ProfileInput:
+def _traced(model: object, refusal: UnsupportedFeature, options: Options) -> inputs.ProfileInput:
     """A model that no rule reads as a profile: the library builds it, its layers are traced.
 
     They are priced on the cluster at sequences of `--sequence` and microbatches of 1, 2 and 4, or
@@ -203,11 +200,13 @@ def _traced(model: object, refusal: UnsupportedFeature, options: Options) -> Pro
         for each in ((size,) if isinstance(size, int) else _TRACED_SIZES)
     )
     tuning = tuning_asked(options, None)
-    with naming_options(OPTION_OF):
+    with inputs.naming_options(OPTION_OF):
         graphs = [trace_model(document, run=run, tuning=tuning, modules=TARGETS) for run in runs]
     name += tuning_suffix(options)
     profiles = tuple(profile_of_graph(graph, cluster) for graph in graphs)
-    made = profile_input(ProfileFile(profiles=profiles), name=name, point=None, on_cluster=True)
+    made = inputs.profile_input(
+        ProfileFile(profiles=profiles), name=name, point=None, on_cluster=True
+    )
     told = [f"{name}: no rule reads {kind}, its layers are traced from the library's module"]
     if (other := foreign_class(document)) is not None:
         told.append(f"{name}: what {other} adds or leaves out beside it is not known")

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import sys
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import is_dataclass, replace
 from pathlib import Path
@@ -17,8 +18,6 @@ import click
 from trainwright.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
     from trainwright.documents.printing import Report
     from trainwright.execution import Budget, Progress
     from trainwright.plans.plan import CommandLine

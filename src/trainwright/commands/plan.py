@@ -3,34 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainwright.commands.model import open_model_of
 from trainwright.commands.output import budget, check_output, emit, finish
 from trainwright.documents.open import Result
 from trainwright.errors import Fault, InvalidInput
+from trainwright.execution import Budget
 from trainwright.execution import Budget as NoLimit
-from trainwright.options.inputs import (
-    ModelInput,
-    PlacementInput,
-    ProfileInput,
-    kind_of,
-    resolve_setting,
-    setting_overrides,
-    unused,
-    with_costs_of,
-)
-from trainwright.options.option import Kind
+from trainwright.options import inputs
+from trainwright.options.option import Kind, Options
 from trainwright.options.table import given_foreign, read, refuse_foreign, rows_of, verb
 from trainwright.partitioning.downset_dp import Restrictions
+from trainwright.profile import Profile, ProfileFile
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from trainwright.commands.sweep import SweepReport
-    from trainwright.execution import Budget
-    from trainwright.options.option import Options
-    from trainwright.profile import Profile, ProfileFile
 
 
 @verb
@@ -58,18 +47,22 @@ def plan(
     """
     options = read("plan", options)
     budget = budget or NoLimit()
-    overrides = setting_overrides(options)
+    overrides = inputs.setting_overrides(options)
     on_cluster = options.get("cluster") is not None
     given = open_model_of(model, options, given=overrides)
-    refuse_foreign("plan", kind_of(given, on_cluster=on_cluster), unused(given, options))
-    if isinstance(given, ModelInput) or (on_cluster and isinstance(given, ProfileInput)):
+    refuse_foreign(
+        "plan", inputs.kind_of(given, on_cluster=on_cluster), inputs.unused(given, options)
+    )
+    if isinstance(given, inputs.ModelInput) or (
+        on_cluster and isinstance(given, inputs.ProfileInput)
+    ):
         from trainwright.documents.model_search import plan_on_cluster
         from trainwright.execution.executor import executor_of
         from trainwright.options.question import model_call
 
         executor = executor_of(options.get("jobs"))
         call = model_call(given, options)
-        long = given.beyond(options.get("sequence")) if isinstance(given, ModelInput) else ()
+        long = given.beyond(options.get("sequence")) if isinstance(given, inputs.ModelInput) else ()
         started_s = budget.cpu_s
         with executor.crew() as crew:
             document = plan_on_cluster(call, budget, warnings=(*given.warnings, *long), crew=crew)
@@ -84,7 +77,7 @@ def plan(
     )
     notes = ("jobs applies to models only and was not used",) if "jobs" in options else ()
     planner = options.get("planner", "exact")
-    if isinstance(given, PlacementInput):
+    if isinstance(given, inputs.PlacementInput):
         from trainwright.documents.placement import PlacementQuestion, plan_placement
 
         placement = PlacementQuestion(
@@ -98,11 +91,11 @@ def plan(
     from trainwright.documents.profile_plan import ProfileQuestion, plan_profile
 
     if "cost_model" in options:
-        given, note = with_costs_of(options["cost_model"], given)
+        given, note = inputs.with_costs_of(options["cost_model"], given)
         notes = (*notes, note)
     question = ProfileQuestion(
         given=given,
-        setting=resolve_setting(given.setting, overrides),
+        setting=inputs.resolve_setting(given.setting, overrides),
         restrictions=restrictions,
         planner=planner,
         block_layer=options.get("block_layer"),
@@ -162,8 +155,8 @@ def _sweep(model: str, allowed: Budget, options: Options) -> SweepReport:
     kinds = (Kind.MODEL, Kind.MEASURED) if on_cluster else (Kind.MODEL,)
     if any(given_foreign("plan", kind, options) for kind in kinds):
         given = open_model_of(model, options)
-        kind = kind_of(given, on_cluster=on_cluster)
-        if kind in kinds and (faults := given_foreign("plan", kind, unused(given, options))):
+        kind = inputs.kind_of(given, on_cluster=on_cluster)
+        if kind in kinds and (faults := given_foreign("plan", kind, inputs.unused(given, options))):
             raise InvalidInput(faults)
     if "devices" not in options and "sweep" not in options:
         raise InvalidInput.of("devices", "must be given for an objective, as --devices 64..4096")

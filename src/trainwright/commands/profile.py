@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from trainwright.cluster import Pool
 from trainwright.commands.output import check_output, emit
 from trainwright.costing.measured import needed_bytes, profile_of_tables, profile_of_timings
+from trainwright.documents import view
 from trainwright.documents.printing import Report
-from trainwright.documents.view import (
-    column,
-    percent,
-    printable,
-    seconds,
-    size,
-    table_of,
-    to_terminal,
-    warning_lines,
-    words,
-)
 from trainwright.errors import Fault, InvalidInput, MissingExtra, UnsupportedFeature
 from trainwright.execution import Budget, Progress
 from trainwright.execution import Budget as Limited
@@ -32,21 +24,16 @@ from trainwright.model import RunShape, layer_graph
 from trainwright.model.run_shape import PRECISIONS, precision_named
 from trainwright.options.inputs import ModelInput, display_name, naming_options, resolve_model
 from trainwright.options.table import option_of
-from trainwright.profile import ProfileFile, Recompute
+from trainwright.profile import Profile, ProfileFile, Recompute
+from trainwright.profile.measured_model import LayerTiming
 from trainwright.provenance import Origin, Provenance
 from trainwright.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-
     from rich.console import RenderableType
 
-    from trainwright.cluster import Pool
-    from trainwright.documents.view import Line
     from trainwright.lab.layer_timing import Device
     from trainwright.model import LayerGraph, TransformerConfig
-    from trainwright.profile import Profile
-    from trainwright.profile.measured_model import LayerTiming
 
 
 # What `profile` found: the profile it writes, and how sure each of its times is
@@ -179,7 +166,7 @@ class ProfileReport(Report[LayerProfileResult]):
 
     def renderable(self, *, verbose: bool = False) -> RenderableType:
         """The table of its layers."""
-        return to_terminal(layer_profile_view(self.document), verbose=verbose)
+        return view.to_terminal(layer_profile_view(self.document), verbose=verbose)
 
     def to_dict(self) -> dict[str, Any]:
         """The profile file as JSON values."""
@@ -375,37 +362,37 @@ def _rows(profile: Profile, timings: dict[tuple[int, int], LayerTiming]) -> Iter
 # ----------------------------------------------------------------------------------------
 
 
-def layer_profile_view(found: LayerProfileResult) -> Iterator[Line]:
+def layer_profile_view(found: LayerProfileResult) -> Iterator[view.Line]:
     """One row per layer class and tensor degree t, then its origin and what to know.
 
     "input" and "weight" are the two gradients, "beside" the peak beyond what is saved.
     """
-    yield table_of(
+    yield view.table_of(
         "One layer, one microbatch",
         (
-            words("layer", "name"),
-            column("count", "num_layers"),
-            column("t", "tensor_parallel"),
-            column("forward", "forward_s"),
-            column("input", "input_grad_s"),
-            column("weight", "weight_grad_s"),
-            column("total", "duration_s"),
-            column("spread"),
-            column("runs", "num_repeats"),
-            column("saved", "saved_bytes"),
-            column("beside", "transient_bytes"),
+            view.words("layer", "name"),
+            view.column("count", "num_layers"),
+            view.column("t", "tensor_parallel"),
+            view.column("forward", "forward_s"),
+            view.column("input", "input_grad_s"),
+            view.column("weight", "weight_grad_s"),
+            view.column("total", "duration_s"),
+            view.column("spread"),
+            view.column("runs", "num_repeats"),
+            view.column("saved", "saved_bytes"),
+            view.column("beside", "transient_bytes"),
         ),
         (
             (
                 row.name,
                 row.num_layers,
                 row.tensor_parallel,
-                *map(seconds, (row.forward_s, row.input_grad_s, row.weight_grad_s)),
-                seconds(row.duration_s),
-                percent(row.spread),
+                *map(view.seconds, (row.forward_s, row.input_grad_s, row.weight_grad_s)),
+                view.seconds(row.duration_s),
+                view.percent(row.spread),
                 row.num_repeats,
-                size(row.saved_bytes),
-                size(row.transient_bytes),
+                view.size(row.saved_bytes),
+                view.size(row.transient_bytes),
             )
             for row in found.rows
         ),
@@ -413,7 +400,7 @@ def layer_profile_view(found: LayerProfileResult) -> Iterator[Line]:
     )
     provenance = found.file.profiles[0].costs.provenance
     yield f"{provenance.origin}: {provenance.source}"
-    yield from warning_lines(found.warnings)
+    yield from view.warning_lines(found.warnings)
 
 
 # `trainwright profile`
@@ -454,7 +441,7 @@ def _emit(report: ProfileReport, *, as_json: bool, output: Path | None) -> None:
     """The table or the profile; a profile has no room for warnings, so they go beside it."""
     if as_json:
         for warning in report.document.warnings:
-            print(f"warning: {printable(warning)}", file=sys.stderr)
+            print(f"warning: {view.printable(warning)}", file=sys.stderr)
     emit(report, as_json=as_json, output=output)
 
 

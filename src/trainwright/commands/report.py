@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,29 +15,26 @@ from rich.text import Text
 
 from trainwright.commands.diff import diff
 from trainwright.commands.output import check_output, emit, save
+from trainwright.documents.difference import Difference, WhatIfResult
 from trainwright.documents.explanation import ModelExplanation
+from trainwright.documents.improvement import ImprovementResult
+from trainwright.documents.model_estimate import ModelEstimateResult
+from trainwright.documents.model_plan import ModelPlanResult
 from trainwright.documents.open import opened
 from trainwright.documents.printing import Report, counted
 from trainwright.documents.registry import READABLE
+from trainwright.documents.validation import ValidationResult
 from trainwright.documents.verification import VerificationResult
-from trainwright.documents.view import printable, table_of, words
+from trainwright.documents.view import Line, printable, table_of, words
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.formats.atomic_file import write_text
 from trainwright.formats.document_json import content_hash, encode
 from trainwright.pages.page import page_html, subject_of
+from trainwright.pages.subject import Subject
 from trainwright.plans.plan import FORMAT_VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from trainwright.documents.difference import Difference, WhatIfResult
-    from trainwright.documents.improvement import ImprovementResult
-    from trainwright.documents.model_estimate import ModelEstimateResult
-    from trainwright.documents.model_plan import ModelPlanResult
     from trainwright.documents.open import AnyDocument
-    from trainwright.documents.validation import ValidationResult
-    from trainwright.documents.view import Line
-    from trainwright.pages.subject import Subject
 
     Reportable = (
         AnyDocument

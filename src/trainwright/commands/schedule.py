@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 from trainwright.commands.output import budget, check_output, emit, finish
 from trainwright.documents.schedule_methods import answer_with, open_orders
+from trainwright.execution import Budget
 from trainwright.execution import Budget as NoLimit
-from trainwright.options.schedule import Method, SearchOptions, resolve_case
-from trainwright.pages.schedule_report import check_targets, report_on
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from trainwright.execution import Budget
-    from trainwright.formats.schedule_json import ScheduleSpec
-    from trainwright.options.schedule import Time
-    from trainwright.pages.schedule_report import ScheduleReport
-    from trainwright.plans.schedule import Schedule
-    from trainwright.scheduling.families import Family, FamilyRequest
+from trainwright.formats.schedule_json import ScheduleSpec
+from trainwright.options.schedule import Method, SearchOptions, Time, resolve_case
+from trainwright.pages.schedule_report import ScheduleReport, check_targets, report_on
+from trainwright.plans.schedule import Schedule
+from trainwright.scheduling.families import Family, FamilyRequest
 
 
 def schedule(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import socket
 import sys
-from asyncio import timeout
+from asyncio import Protocol, Transport, timeout
+from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -14,9 +15,6 @@ from urllib.parse import urlsplit
 from trainwright.errors import InvalidInput, MissingExtra
 
 if TYPE_CHECKING:
-    from asyncio import Protocol, Transport
-    from collections.abc import Awaitable, Callable, MutableMapping
-
     from uvicorn import Config
 
     Message = MutableMapping[str, Any]

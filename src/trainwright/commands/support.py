@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainwright.cluster import Cluster
 from trainwright.cluster.calibration import POOLED, SoftwareClass
 from trainwright.commands.output import emit
 from trainwright.documents.printing import Report
-from trainwright.documents.view import table_of, words
+from trainwright.documents.view import Line, table_of, words
 from trainwright.errors import InvalidInput
 from trainwright.formats.catalog import cluster, cluster_names, open_model
 from trainwright.model import PRECISIONS, count_parameters
@@ -25,10 +27,6 @@ from trainwright.plans.plan import FORMAT_VERSION
 from trainwright.units import format_count
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from trainwright.cluster import Cluster
-    from trainwright.documents.view import Line
     from trainwright.model import TransformerConfig
 
 

@@ -6,14 +6,16 @@ command, or one for other numbers of devices, takes what is in it as if it had j
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice, product
+from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from trainwright.commands.model import open_model_of
+from trainwright.documents.model_plan import ModelPlanResult
 from trainwright.documents.model_search import plan_on_cluster
 from trainwright.documents.printing import Report, counted
 from trainwright.documents.registry import records
@@ -40,36 +42,22 @@ from trainwright.documents.sweep import (
     sweep_status,
     words_of_setting,
 )
+from trainwright.documents.view import Table
 from trainwright.errors import Fault, InvalidInput
+from trainwright.execution import Budget
 from trainwright.execution import Budget as NoLimit
-from trainwright.execution.executor import executor_of
-from trainwright.formats.document_json import (
-    FileJournal,
-    content_hash,
-    decode,
-    document_type,
-    encode,
-)
+from trainwright.execution.budget import Journal
+from trainwright.execution.executor import Crew, executor_of
+from trainwright.formats import document_json
 from trainwright.options.clusters import MOST_SIZES, Sizes, parse_sizes
 from trainwright.options.inputs import ModelInput, kind_of, no_placement, unused
-from trainwright.options.question import model_call, request_of
+from trainwright.options.option import Option, Options
+from trainwright.options.question import ModelCall, model_call, request_of
 from trainwright.options.table import read, refuse_foreign, rows_of, verb
+from trainwright.planning.question.question import ModelQuestion
 from trainwright.planning.reasons.objectives import Objective
 from trainwright.planning.search.framework import plan_runnable
 from trainwright.plans.status import Status
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-
-    from trainwright.documents.model_plan import ModelPlanResult
-    from trainwright.documents.view import Table
-    from trainwright.execution import Budget
-    from trainwright.execution.budget import Journal
-    from trainwright.execution.executor import Crew
-    from trainwright.options.option import Option, Options
-    from trainwright.options.question import ModelCall
-    from trainwright.planning.question.question import ModelQuestion
 
 _MOST_REFINEMENTS: Final = 8
 _SAID: Final = {"yes": True, "no": False}
@@ -242,7 +230,7 @@ def _halves(size: int, node: int) -> tuple[int, ...]:
 
 def _journal(path: Path) -> Journal:
     """That of plans; one of another command is refused."""
-    return FileJournal(path, about="plans of models")
+    return document_json.FileJournal(path, about="plans of models")
 
 
 class _Rows:
@@ -273,8 +261,8 @@ class _Rows:
         known = self._known(key)
         if known is not None:
             asked = request_of(call, time_limit_s=self.budget.time_limit_s)
-            kind = document_type(known, records(("model-plan",)))
-            self.plans[place] = replace(decode(kind, known), request=asked)
+            kind = document_json.document_type(known, records(("model-plan",)))
+            self.plans[place] = replace(document_json.decode(kind, known), request=asked)
         elif self.budget.stopped:
             self.rows[place] = SweepRow(devices=size, status=Status.UNKNOWN, settings=told)
             return
@@ -282,7 +270,7 @@ class _Rows:
             self.budget.stage = f"planning for {words_of_setting(told, size)}"
             self.plans[place] = plan_on_cluster(call, self.budget, crew=self.crew)
             self.budget.stage = None
-            self._keep(key, lambda: encode(self.plans[place]))
+            self._keep(key, lambda: document_json.encode(self.plans[place]))
         row = plan_row(size, self.plans[place], self.goal, **own)
         self.rows[place] = replace(row, settings=told)
 
@@ -290,8 +278,8 @@ class _Rows:
         """Of all that a search is asked; empty where nothing is kept."""
         if self.journal is None:
             return ""
-        asked = encode(request_of(call, time_limit_s=None))
-        return content_hash({"request": asked, "more": list(more)})
+        asked = document_json.encode(request_of(call, time_limit_s=None))
+        return document_json.content_hash({"request": asked, "more": list(more)})
 
     def _known(self, key: str) -> Any:
         """What a search gave that is in the journal, or None."""
@@ -321,13 +309,18 @@ class _Rows:
         for objective in objectives_to_search(self.goal):
             if self.budget.stopped:
                 return
-            key = self._key(largest, str(objective), self.fewest, encode(self.goal.training))
+            key = self._key(
+                largest, str(objective), self.fewest, document_json.encode(self.goal.training)
+            )
             known = self._known(key)
             if known is None:
                 searched, sizes = self._search(objective, largest.question, self.fewest)
                 self._keep(key, partial(_searched_json, searched, sizes))
             else:
-                searched, sizes = decode(SearchedObjective, known["searched"]), known["sizes"]
+                searched, sizes = (
+                    document_json.decode(SearchedObjective, known["searched"]),
+                    known["sizes"],
+                )
             self.searched.append(searched)
             for size in sizes:
                 if size not in {row.devices_used for row in self.rows.values()}:
@@ -403,7 +396,7 @@ class _Rows:
 
 def _searched_json(searched: SearchedObjective, sizes: list[int]) -> dict[str, object]:
 
-    return {"searched": encode(searched), "sizes": sizes}
+    return {"searched": document_json.encode(searched), "sizes": sizes}
 
 
 def _warnings(given: Sequence[str], plans: Iterable[ModelPlanResult]) -> tuple[str, ...]:

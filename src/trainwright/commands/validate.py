@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -14,22 +15,12 @@ from trainwright.documents.printing import Report, to_text
 from trainwright.documents.validation import ValidationResult, plot_validation, rows_table
 from trainwright.documents.view import to_terminal
 from trainwright.errors import InvalidInput
-from trainwright.formats import catalog
+from trainwright.formats import catalog, measured_csv
 from trainwright.formats.calibration_toml import built_in_calibrations, built_in_efficiencies
-from trainwright.formats.measured_csv import (
-    OPTION_KEYS,
-    measured_files,
-    read_beside,
-    read_layer_tables,
-    read_measured_table,
-    read_predictions,
-)
 from trainwright.lab.run_shapes import Known
 from trainwright.plans.plan import CommandLine
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from trainwright.lab.validate import Outcome
 
 SCORED: Final = ("time", "memory", "static_memory", "memory_apart", "static_memory_apart")
@@ -71,17 +62,19 @@ def validate(
     if leave_out is not None and predictions is not None:
         problem = "must not be given with predictions, which are scored as they are"
         raise InvalidInput.of("leave-out", problem)
-    stated = None if predictions is None else read_predictions(Path(predictions))
+    stated = None if predictions is None else measured_csv.read_predictions(Path(predictions))
     places = [Path(folder) for folder in folders]
-    paths = _chosen([path for place in places for path in measured_files(place)], files)
+    paths = _chosen(
+        [path for place in places for path in measured_csv.measured_files(place)], files
+    )
     first = places[0].parent if places[0].is_file() else places[0]
     profile_folder = find_profiles(first, profiles)
-    layers = None if profile_folder is None else read_layer_tables(profile_folder)
+    layers = None if profile_folder is None else measured_csv.read_layer_tables(profile_folder)
     catalog, warnings = known(), []
     tables = []
     for path in paths:
-        table = read_measured_table(path)
-        beside = read_beside(path, table.runs)
+        table = measured_csv.read_measured_table(path)
+        beside = measured_csv.read_beside(path, table.runs)
         warnings += [f"{path.name}: {line}" for line in beside.unread]
         near = replace(catalog, models=beside.models, beside=beside.clusters)
         tables.append((path, table, near))
@@ -90,8 +83,10 @@ def validate(
         if table.missing_columns:
             absent = ", ".join(table.missing_columns)
             warnings.append(f"{path.name} has no column {absent}: taken as not stated")
-        if unread := sorted({key for run in table.runs for key in run.options} - OPTION_KEYS):
-            known_keys = ", ".join(sorted(OPTION_KEYS))
+        if unread := sorted(
+            {key for run in table.runs for key in run.options} - measured_csv.OPTION_KEYS
+        ):
+            known_keys = ", ".join(sorted(measured_csv.OPTION_KEYS))
             said = f"{path.name}: options {', '.join(unread)} are not read, of {known_keys}"
             warnings.append(said)
     kept = {}

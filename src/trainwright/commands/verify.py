@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainwright.commands.output import check_output, emit, finish
 from trainwright.documents.jobs import job_of, timelines_of, with_orders
@@ -21,6 +21,8 @@ from trainwright.documents.registry import READABLE
 from trainwright.documents.verification import (
     Check,
     Control,
+    GradientCheck,
+    KeptBytes,
     Outcome,
     VerificationResult,
     VerifiedDocument,
@@ -28,34 +30,11 @@ from trainwright.documents.verification import (
 from trainwright.errors import InvalidInput, MissingExtra
 from trainwright.formats.document_json import content_hash, encode
 from trainwright.frameworks.dry_run import case_of, has_own_order
-from trainwright.lab.verify_orders import (
-    Pipeline,
-    check_document,
-    check_last_stage,
-    check_memory,
-    check_orders,
-    check_transfers,
-    controls_of,
-    exported_checks,
-    left_out,
-    named,
-    subject_of,
-)
-from trainwright.lab.verify_runs import (
-    NO_TORCH,
-    dry_run_check,
-    pipeline_checks,
-    replica_checks,
-    run_checks,
-)
+from trainwright.lab import verify_orders, verify_runs
+from trainwright.plans.lowered import LoweredSchedule
 from trainwright.provenance import __version__
 from trainwright.step.fsdp2 import fsdp2_peaks, peaks_under
 from trainwright.step.memory import accounts_for
-
-if TYPE_CHECKING:
-    from trainwright.documents.verification import GradientCheck, KeptBytes
-    from trainwright.lab.verify_orders import Replicas, Verifiable
-    from trainwright.plans.lowered import LoweredSchedule
 
 MOST_LEVEL = 2
 _OUT_OF_SCOPE = (
@@ -89,7 +68,7 @@ class VerifyReport(Report[VerificationResult]):
 
 
 def verify(
-    document: str | Path | Report[Any] | Verifiable,
+    document: str | Path | Report[Any] | verify_orders.Verifiable,
     *,
     level: int = MOST_LEVEL,
     self_test: bool = False,
@@ -115,7 +94,7 @@ def verify(
         level=level, self_test=self_test, exported=None if exported is None else Path(exported)
     )
     found = _Findings()
-    subject: Pipeline | Replicas | None = None
+    subject: verify_orders.Pipeline | verify_orders.Replicas | None = None
     try:
         if dry_run:
             _dry_run(opened, found)
@@ -152,7 +131,9 @@ class _Findings:
         return any(check.outcome is Outcome.FAIL for check in self.checks)
 
 
-def _opened(document: str | Path | Report[Any] | Verifiable) -> tuple[Verifiable, str]:
+def _opened(
+    document: str | Path | Report[Any] | verify_orders.Verifiable,
+) -> tuple[verify_orders.Verifiable, str]:
     """The document as it is: whether its figures hold is what is asked."""
     given: Any = document.document if isinstance(document, Report) else document
     kinds = (*READABLE, "model-estimate")
@@ -165,46 +146,48 @@ def _opened(document: str | Path | Report[Any] | Verifiable) -> tuple[Verifiable
     return given, kind
 
 
-def _level_0(document: Verifiable, asked: _Asked, found: _Findings) -> Pipeline | Replicas | None:
+def _level_0(
+    document: verify_orders.Verifiable, asked: _Asked, found: _Findings
+) -> verify_orders.Pipeline | verify_orders.Replicas | None:
     """Check document and orders, then go on; what was replayed, None where nothing could be."""
-    said, document = check_document(document)
+    said, document = verify_orders.check_document(document)
     found.checks.append(said)
     if found.failed:
         _leave_out(found, asked.level)
         return None
-    subject = subject_of(document)
-    if not isinstance(subject, Pipeline):
-        found.checks.append(check_memory(document, subject))
+    subject = verify_orders.subject_of(document)
+    if not isinstance(subject, verify_orders.Pipeline):
+        found.checks.append(verify_orders.check_memory(document, subject))
         if asked.exported is not None:
             problem = "must be left out: a plan with degrees per stage has no schedule files"
             raise InvalidInput.of("exported", problem)
         _go_on(document, subject, (), asked, found)
         return subject
     for chain in subject.chains:
-        found.checks.append(named(check_memory(document, chain), chain))
-        found.checks.append(named(check_orders(chain), chain))
+        found.checks.append(verify_orders.named(verify_orders.check_memory(document, chain), chain))
+        found.checks.append(verify_orders.named(verify_orders.check_orders(chain), chain))
     if found.failed:
         _leave_out(found, asked.level)
         return subject
     lowered = tuple(chain.lowered() for chain in subject.chains)
     for chain, own in zip(subject.chains, lowered, strict=True):
-        found.checks.append(named(check_transfers(own), chain))
-        found.checks.append(named(check_last_stage(chain), chain))
+        found.checks.append(verify_orders.named(verify_orders.check_transfers(own), chain))
+        found.checks.append(verify_orders.named(verify_orders.check_last_stage(chain), chain))
     if asked.exported is not None:
         if subject.beside:
             problem = "must be left out: replicas that differ have no schedule files in common"
             raise InvalidInput.of("exported", problem)
-        found.checks += exported_checks(asked.exported, subject)
+        found.checks += verify_orders.exported_checks(asked.exported, subject)
     _go_on(document, subject, lowered, asked, found)
     return subject
 
 
-def _dry_run(document: Verifiable, found: _Findings) -> None:
+def _dry_run(document: verify_orders.Verifiable, found: _Findings) -> None:
     """Check the document, then what PyTorch's tensors hold on every pipeline rank."""
     if not isinstance(document, (ModelPlanResult, ModelEstimateResult)):
         problem = f'must be a plan or an estimate of a model, got "{document.kind}"'
         raise InvalidInput.of("document", f"{problem}, which has no model to run")
-    said, checked = check_document(document)
+    said, checked = verify_orders.check_document(document)
     found.checks.append(said)
     found.out_of_scope = _BESIDE_TENSORS
     if found.failed:
@@ -225,29 +208,29 @@ def _dry_run(document: Verifiable, found: _Findings) -> None:
         predicted = [rank.total_bytes - rank.workspace_bytes for rank in document.memory]
     else:
         predicted = [rank.memory_bytes for rank in document.ranks]
-    found.checks.append(dry_run_check(job, predicted))
+    found.checks.append(verify_runs.dry_run_check(job, predicted))
 
 
 def _go_on(
-    document: Verifiable,
-    subject: Pipeline | Replicas,
+    document: verify_orders.Verifiable,
+    subject: verify_orders.Pipeline | verify_orders.Replicas,
     lowered: tuple[LoweredSchedule, ...],
     asked: _Asked,
     found: _Findings,
 ) -> None:
     """Levels 1 and 2, as far as they are asked for and nothing failed; `lowered` of each chain."""
-    chains = subject.chains if isinstance(subject, Pipeline) else ()
+    chains = subject.chains if isinstance(subject, verify_orders.Pipeline) else ()
     if asked.self_test:
         for chain, own in zip(chains, lowered, strict=True):
-            made = controls_of(chain, own)
+            made = verify_orders.controls_of(chain, own)
             found.controls += [control for control in made if control.level <= asked.level]
     if asked.level >= 1 and not found.failed:
         for chain, own in zip(chains, lowered, strict=True):
-            checks, kept = pipeline_checks(chain, own)
+            checks, kept = verify_runs.pipeline_checks(chain, own)
             found.kept += kept
-            found.checks += [named(check, chain) for check in checks]
-        if not isinstance(subject, Pipeline):
-            found.checks += replica_checks(subject)
+            found.checks += [verify_orders.named(check, chain) for check in checks]
+        if not isinstance(subject, verify_orders.Pipeline):
+            found.checks += verify_runs.replica_checks(subject)
     if found.failed:
         _leave_out(found, asked.level)
     elif asked.level == MOST_LEVEL:
@@ -255,18 +238,21 @@ def _go_on(
 
 
 def _level_2(
-    document: Verifiable, subject: Pipeline | Replicas, asked: _Asked, found: _Findings
+    document: verify_orders.Verifiable,
+    subject: verify_orders.Pipeline | verify_orders.Replicas,
+    asked: _Asked,
+    found: _Findings,
 ) -> None:
 
     try:
-        ran = run_checks(document, subject, self_test=asked.self_test)
+        ran = verify_runs.run_checks(document, subject, self_test=asked.self_test)
     except MissingExtra as error:
         found.missing_extra = error.extra
-        found.checks.append(left_out(2, "run", NO_TORCH))
+        found.checks.append(verify_orders.left_out(2, "run", verify_runs.NO_TORCH))
         return
     except KeyboardInterrupt:
         found.interrupted = True
-        found.checks.append(left_out(2, "run", "interrupted"))
+        found.checks.append(verify_orders.left_out(2, "run", "interrupted"))
         return
     found.checks += ran.checks
     found.controls += ran.controls
@@ -277,13 +263,15 @@ def _leave_out(found: _Findings, level: int) -> None:
 
     reached = max(check.level for check in found.checks)
     names = {1: "replay", 2: "run"}
-    found.checks += [left_out(n, names[n], _FAILED) for n in range(reached + 1, level + 1)]
+    found.checks += [
+        verify_orders.left_out(n, names[n], _FAILED) for n in range(reached + 1, level + 1)
+    ]
 
 
 def _result(
-    document: Verifiable,
+    document: verify_orders.Verifiable,
     name: str,
-    subject: Pipeline | Replicas | None,
+    subject: verify_orders.Pipeline | verify_orders.Replicas | None,
     found: _Findings,
     level: int,
 ) -> VerificationResult:
@@ -315,12 +303,12 @@ def _result(
 
 
 def _described(
-    described: VerifiedDocument, subject: Pipeline | Replicas | None
+    described: VerifiedDocument, subject: verify_orders.Pipeline | verify_orders.Replicas | None
 ) -> VerifiedDocument:
 
     if subject is None:
         return described
-    if isinstance(subject, Pipeline):
+    if isinstance(subject, verify_orders.Pipeline):
         schedule = subject.timeline.schedule
         most = max(chain.timeline.schedule.num_microbatches for chain in subject.chains)
         sizes = (schedule.placement.num_stages, schedule.num_ranks, most)
@@ -336,11 +324,13 @@ def _described(
     )
 
 
-def _out_of_scope(subject: Pipeline | Replicas | None, found: _Findings) -> tuple[str, ...]:
+def _out_of_scope(
+    subject: verify_orders.Pipeline | verify_orders.Replicas | None, found: _Findings
+) -> tuple[str, ...]:
 
     if subject is None or not found.runs:
         return _OUT_OF_SCOPE
-    chains = subject.chains if isinstance(subject, Pipeline) else (subject,)
+    chains = subject.chains if isinstance(subject, verify_orders.Pipeline) else (subject,)
     ran, of = found.runs[0].num_replicas, sum(chain.data_parallel for chain in chains)
     if ran == of:
         return _OUT_OF_SCOPE

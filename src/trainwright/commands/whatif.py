@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainwright.cluster import Cluster
 from trainwright.commands.output import budget, check_output, emit, finish
 from trainwright.documents.difference import Change, WhatIfResult, step_ratio
 from trainwright.documents.model_search import plan_on_cluster
 from trainwright.documents.open import open_model_plan
 from trainwright.documents.printing import Report
 from trainwright.errors import Fault, InvalidInput, refuse
+from trainwright.execution import Budget
 from trainwright.execution import Budget as NoLimit
 from trainwright.options.clusters import resolve_cluster
 from trainwright.options.inputs import naming_options, setting_overrides
+from trainwright.options.option import Options
 from trainwright.options.question import (
     QUESTION_OPTION_OF,
     call_of,
@@ -22,19 +27,13 @@ from trainwright.options.question import (
 )
 from trainwright.options.run import recipe_of, refuse_unknown_words
 from trainwright.options.table import fields_given, read, rows_of, verb
+from trainwright.planning.question.question import ModelQuestion
+from trainwright.plans.status import Status
 from trainwright.profile.measured_model import MeasuredModel
 from trainwright.units import format_seconds, parse_hardware_bandwidth
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from trainwright.cluster import Cluster
     from trainwright.documents.open import AnyDocument
-    from trainwright.execution import Budget
-    from trainwright.options.option import Options
-    from trainwright.planning.question.question import ModelQuestion
-    from trainwright.plans.status import Status
 
 
 # `trainwright whatif`: plan the request of a document again with something different

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from trainwright.costing.layer import (
     RecomputeRule,
     layer_prices,
 )
+from trainwright.costing.tiled import TiledTimer
 from trainwright.errors import Fault, InvalidInput, refuse
 from trainwright.model import (
     DEFAULT_RECIPE,
@@ -52,9 +53,6 @@ from trainwright.profile import (
     Structure,
 )
 from trainwright.provenance import Origin, Provenance
-
-if TYPE_CHECKING:
-    from trainwright.costing.tiled import TiledTimer
 
 FUSED_ATTENTION: Final = "fused_attention"
 UNFUSED_ATTENTION: Final = "unfused_attention"

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
+from trainwright.cluster import Accelerator, Cluster, NetworkLevel
 from trainwright.cluster.calibration import Calibration
-from trainwright.documents.view import column, number, percent, table_of, warning_lines, words
+from trainwright.documents import view
 from trainwright.plans.plan import FORMAT_VERSION
-from trainwright.provenance import UNSTATED, Origin
+from trainwright.provenance import UNSTATED, Origin, Provenance
 from trainwright.units import format_bandwidth, format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from trainwright.cluster import Accelerator, Cluster, NetworkLevel
-    from trainwright.documents.view import Line, Table
-    from trainwright.provenance import Provenance
-
     Row = tuple[str, float | tuple[float, float], str, Provenance]
 
 
@@ -79,53 +74,62 @@ class ConstantsResult:
 # ----------------------------------------------------------------------------------------
 
 
-def calibration_view(found: CalibrationResult) -> Iterator[Line]:
+def calibration_view(found: CalibrationResult) -> Iterator[view.Line]:
     """One table of constants for all lines, one of errors."""
-    head = (words("accelerator"), words("software", "line"))
-    yield table_of(
+    head = (view.words("accelerator"), view.words("software", "line"))
+    yield view.table_of(
         "Constants",
-        (*head, words("constant"), column("value"), column("low"), column("high")),
+        (
+            *head,
+            view.words("constant"),
+            view.column("value"),
+            view.column("low"),
+            view.column("high"),
+        ),
         (
             (
                 *((made.accelerator, made.line) if at == 0 else ("", "")),
                 constant.name,
-                *(number(value, ".4g") for value in (constant.value, constant.low, constant.high)),
+                *(
+                    view.number(value, ".4g")
+                    for value in (constant.value, constant.low, constant.high)
+                ),
             )
             for made in found.calibrations
             for at, constant in enumerate(made.constants)
         ),
         caption="constants, with 90% intervals",
     )
-    yield table_of(
+    yield view.table_of(
         "Errors of the fit",
         (
             *head,
-            column("rows"),
-            column("mean", "mape"),
-            column("mean, unseen", "unseen_mape"),
-            column("9 of 10 steps within", "spread"),
+            view.column("rows"),
+            view.column("mean", "mape"),
+            view.column("mean, unseen", "unseen_mape"),
+            view.column("9 of 10 steps within", "spread"),
         ),
         (
             (
                 fit.accelerator,
                 fit.line,
                 fit.rows,
-                percent(fit.mape),
-                percent(fit.unseen_mape),
+                view.percent(fit.mape),
+                view.percent(fit.unseen_mape),
                 f"{made.low_ratio:.2f} to {made.high_ratio:.2f}",
             )
             for made, fit in zip(found.calibrations, found.fits, strict=True)
         ),
         caption="errors of the fit",
     )
-    yield from warning_lines(found.warnings)
+    yield from view.warning_lines(found.warnings)
 
 
 # Every constant of a cluster with where it is known from, as a table
 # -------------------------------------------------------------------
 
 
-def constants_view(document: ConstantsResult) -> Iterator[Table]:
+def constants_view(document: ConstantsResult) -> Iterator[view.Table]:
     """Devices and networks, each constant with its value, origin and source."""
     yield constant_table(document.constants, caption=f"constants of {document.cluster}")
 
@@ -133,19 +137,19 @@ def constants_view(document: ConstantsResult) -> Iterator[Table]:
 _RESTS: Final = ", rests on "
 
 
-def constant_table(constants: Iterable[ClusterConstant], *, caption: str = "") -> Table:
+def constant_table(constants: Iterable[ClusterConstant], *, caption: str = "") -> view.Table:
     """Constants with where each is known from; a page says once what a calibration rests on."""
     rows = tuple(constants)
     calibrations = {each.source.partition(_RESTS)[::2] for each in rows if _RESTS in each.source}
-    return table_of(
+    return view.table_of(
         "Constants",
         (
-            words("of"),
-            words("constant"),
-            words("value"),
-            words("known from", "origin"),
-            words("source", on="terminal"),
-            words("source", on="page"),
+            view.words("of"),
+            view.words("constant"),
+            view.words("value"),
+            view.words("known from", "origin"),
+            view.words("source", on="terminal"),
+            view.words("source", on="page"),
         ),
         (
             (

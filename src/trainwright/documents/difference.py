@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from trainwright.documents.model_plan import ModelPlanResult
 from trainwright.documents.plan_view import devices_by_pool, proof, use_of_pools
 from trainwright.documents.printing import layout_line, ranges
 from trainwright.documents.view import (
     Cell,
+    Line,
+    Table,
     column,
     relaxation_lines,
     table_of,
     warning_lines,
     words,
 )
-from trainwright.plans.plan import FORMAT_VERSION
+from trainwright.plans.plan import FORMAT_VERSION, Embedded
 from trainwright.units import (
     TimeUnit,
     format_bandwidth,
@@ -25,13 +28,6 @@ from trainwright.units import (
     format_percent_up,
     format_seconds,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from trainwright.documents.model_plan import ModelPlanResult
-    from trainwright.documents.view import Line, Table
-    from trainwright.plans.plan import Embedded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf, isfinite, isinf
 from typing import TYPE_CHECKING, Any, Final
 
+from trainwright.cluster import Cluster
+from trainwright.documents import model_plan
 from trainwright.documents.improvement import (
     ImprovementRecord,
     ImprovementResult,
     remake_improvement,
 )
 from trainwright.documents.jobs import PricedLayout
-from trainwright.documents.model_plan import (
-    ModelPlanResult,
-    planned,
-    profile_of,
-    with_plan_on_pools,
-)
 from trainwright.documents.model_search import (
     launch_gaps,
     plan_on_cluster,
@@ -36,12 +33,17 @@ from trainwright.documents.reasons import (
     explanation_tables,
     remake_reasons,
 )
+from trainwright.documents.view import Line
 from trainwright.errors import InvalidInput, UnsupportedFeature
+from trainwright.execution import Budget
 from trainwright.execution import Budget as NoLimit
 from trainwright.options.question import call_of, leaner_questions
-from trainwright.planning.question.question import Allowed
+from trainwright.planning.bounds.pools import MixedShelf
+from trainwright.planning.question.question import Allowed, ModelQuestion
 from trainwright.planning.reasons.improve import recommended, worth_listing
 from trainwright.planning.reasons.why import (
+    Gain,
+    PoolsChange,
     Without,
     changed_on_pools,
     changes_on_pools,
@@ -57,23 +59,14 @@ from trainwright.planning.reasons.why import (
 )
 from trainwright.planning.search.pools import fits, tightest
 from trainwright.planning.search.prefetch import Shelves
+from trainwright.plans import Plan
 from trainwright.plans.configuration import FIRST_OF_SHARDS, NO_OVERHEADS, is_wide
 from trainwright.plans.plan import DEFAULT_SCHEDULE, FORMAT_VERSION
 from trainwright.plans.status import Status
 from trainwright.step.predict import predict_step
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from trainwright.cluster import Cluster
-    from trainwright.documents.model_plan import Alternative
     from trainwright.documents.open import AnyDocument
-    from trainwright.documents.view import Line
-    from trainwright.execution import Budget
-    from trainwright.planning.bounds.pools import MixedShelf
-    from trainwright.planning.question.question import ModelQuestion
-    from trainwright.planning.reasons.why import Gain, PoolsChange
-    from trainwright.plans import Plan
 
 
 # The document of `explain` on a model's plan: what binds, what choices buy, what would help
@@ -100,7 +93,7 @@ class ModelExplanation:
     gains: tuple[GainRecord, ...] = ()
     not_asked: tuple[str, ...] = ()
     search_s: float = 0.0
-    plan: ModelPlanResult
+    plan: model_plan.ModelPlanResult
 
 
 # Why a model's plan is what it is: what binds, what each choice buys, what more would help
@@ -117,7 +110,11 @@ def reasons(document: AnyDocument, *, budget: Budget | None = None) -> Report[Mo
     Raises `InvalidInput` where the document holds no plan of a model.
     """
     found = priced_plan(open_document(document))
-    if not isinstance(found, ModelPlanResult) or not found.stages or found.step_time_s is None:
+    if (
+        not isinstance(found, model_plan.ModelPlanResult)
+        or not found.stages
+        or found.step_time_s is None
+    ):
         raise InvalidInput.of("document", "must hold a plan of a model")
     budget = budget or NoLimit()
     if budget.time_limit_s is None:
@@ -140,7 +137,7 @@ _LEAST_S: Final = 3.2  # CPU seconds that reasons may take, or if that is more
 _SHARE: Final = 0.2  # of what the search for the plan took
 
 
-def capped(budget: Budget, document: ModelPlanResult) -> Budget:
+def capped(budget: Budget, document: model_plan.ModelPlanResult) -> Budget:
     """The time for reasons by themselves: nobody waits much longer for them than for the plan."""
     return budget.part(cpu_limit_s=max(_LEAST_S, _SHARE * (document.search_s or 0.0)))
 
@@ -165,7 +162,7 @@ class _Subject:
     reprice: Callable[[Cluster], float]
 
 
-def _subject_of(document: ModelPlanResult) -> _Subject:
+def _subject_of(document: model_plan.ModelPlanResult) -> _Subject:
     if document.on_pools:
         shelf, plan = planned_on_pools(document)
         parts = [own for stage in document.stages for own in stage.replicas]
@@ -175,19 +172,19 @@ def _subject_of(document: ModelPlanResult) -> _Subject:
             recomputes=any(own.num_recomputed for own in parts),
             reprice=partial(step_on_pools_s, shelf.question, plan),
         )
-    question, plan, profile = planned(document)
+    question, plan, profile = model_plan.planned(document)
 
     def reprice(cluster: Cluster) -> float:
         changed = replace(question, cluster=cluster)
         return predict_step(
-            plan, profile_of(changed, plan), changed.cluster, **changed.step_terms
+            plan, model_plan.profile_of(changed, plan), changed.cluster, **changed.step_terms
         ).step_time_s
 
     recomputes = any(count_recomputed(stage, profile) for stage in plan.stages)
     return _Subject(question=question, plan=plan, recomputes=recomputes, reprice=reprice)
 
 
-def _reasons_of(document: ModelPlanResult, budget: Budget) -> Reasons:
+def _reasons_of(document: model_plan.ModelPlanResult, budget: Budget) -> Reasons:
     """What the plan's choices buy, and what more would help."""
     started_s, step_s = budget.cpu_s, document.step_time_s
     assert step_s is not None
@@ -236,7 +233,7 @@ def _with_room(
 
 
 def _freedoms(
-    document: ModelPlanResult,
+    document: model_plan.ModelPlanResult,
     subject: _Subject,
     budget: Budget,
     shelves: Shelves,
@@ -247,7 +244,7 @@ def _freedoms(
     assert step_s is not None
     gains: list[Gain] = []
     not_asked: list[str] = []
-    known: list[WithoutRecord | Alternative] = [*document.alternatives]
+    known: list[WithoutRecord | model_plan.Alternative] = [*document.alternatives]
 
     def known_s(space: Allowed) -> float:
         return min((each.step_time_s or inf for each in _inside(space, known)), default=inf)
@@ -305,7 +302,7 @@ def _next_of(budget: Budget, left: int) -> Budget:
     return budget.part(cpu_limit_s=2 * budget.remaining_cpu_s / (left + 1))
 
 
-def _figures(plan: ModelPlanResult) -> dict[str, Any]:
+def _figures(plan: model_plan.ModelPlanResult) -> dict[str, Any]:
     """What follows from the plan alone, by key of the document."""
     fullest = fullest_rank(plan)
     found, kept = plan.ranks[fullest], plan.request.overheads or NO_OVERHEADS
@@ -328,16 +325,16 @@ def remake_explanation(document: ModelExplanation) -> ModelExplanation:
 
 
 def _without_records(
-    lacking: list[tuple[Without, Allowed]], document: ModelPlanResult
+    lacking: list[tuple[Without, Allowed]], document: model_plan.ModelPlanResult
 ) -> Iterator[WithoutRecord]:
     """Each with the fastest plan known of its space: a brief search may miss what others found."""
     step_s = document.step_time_s
     assert step_s is not None
     found = [_without_record(each, step_s) for each, _ in lacking]
-    known: tuple[WithoutRecord | Alternative, ...] = (*found, *document.alternatives)
+    known: tuple[WithoutRecord | model_plan.Alternative, ...] = (*found, *document.alternatives)
     for record, (_, space) in zip(found, lacking, strict=True):
         inside = _inside(space, known)
-        others: tuple[WithoutRecord | Alternative, ...] = (record, *inside)
+        others: tuple[WithoutRecord | model_plan.Alternative, ...] = (record, *inside)
         best = min(others, key=lambda each: each.step_time_s or inf)
         if best is record or best.step_time_s is None:
             yield record
@@ -355,8 +352,8 @@ def _without_records(
 
 
 def _inside(
-    space: Allowed, known: Iterable[WithoutRecord | Alternative]
-) -> list[WithoutRecord | Alternative]:
+    space: Allowed, known: Iterable[WithoutRecord | model_plan.Alternative]
+) -> list[WithoutRecord | model_plan.Alternative]:
     """Those of the plans that are known which a space allows."""
     return [
         each
@@ -402,7 +399,7 @@ def _gain_record(gain: Gain, step_s: float) -> GainRecord:
 def has_reasons(document: object) -> bool:
     """Whether a document holds a plan of a model."""
     document = priced_plan(document)
-    if not isinstance(document, ModelPlanResult) or not document.stages:
+    if not isinstance(document, model_plan.ModelPlanResult) or not document.stages:
         return False
     return document.status in (Status.OPTIMAL, Status.GAP)
 
@@ -435,7 +432,7 @@ def model_explanation_view(document: ModelExplanation) -> Iterator[Line]:
 # is searched with all free that the request fixed. Documents are those of a run on one pool.
 
 
-def improved_on_pools(document: ModelPlanResult, budget: Budget) -> ImprovementResult:
+def improved_on_pools(document: model_plan.ModelPlanResult, budget: Budget) -> ImprovementResult:
     """The changes of the plan that are faster, or fit, the best plan, and what bounds it.
 
     Of a plan for a framework, the changes and plans that it launches.
@@ -454,11 +451,11 @@ def improved_on_pools(document: ModelPlanResult, budget: Budget) -> ImprovementR
     return _improvement(document, shelf, plan, changes, replace(found, search_s=None), said)
 
 
-def _launches(document: ModelPlanResult, shelf: MixedShelf, change: PoolsChange) -> bool:
+def _launches(document: model_plan.ModelPlanResult, shelf: MixedShelf, change: PoolsChange) -> bool:
     """Whether the framework of the request, if one was named, launches a plan that was changed."""
     if shelf.question.allowed.framework is None:
         return True
-    changed = with_plan_on_pools(document, shelf.question, change.found)
+    changed = model_plan.with_plan_on_pools(document, shelf.question, change.found)
     try:
         return not launch_gaps(changed, shelf.question)
     except UnsupportedFeature:  # replicas that differ, or share nodes
@@ -466,11 +463,11 @@ def _launches(document: ModelPlanResult, shelf: MixedShelf, change: PoolsChange)
 
 
 def _improvement(
-    document: ModelPlanResult,
+    document: model_plan.ModelPlanResult,
     shelf: MixedShelf,
     plan: Plan,
     changes: Iterable[PoolsChange],
-    best: ModelPlanResult | None,
+    best: model_plan.ModelPlanResult | None,
     warnings: tuple[str, ...],
 ) -> ImprovementResult:
     """What the parts say of each other; a plan that something else beats is left out.
@@ -551,7 +548,7 @@ def remake_any_improvement(document: ImprovementResult) -> ImprovementResult:
     return replace(made, request=asked)
 
 
-def recommended_plan(document: ImprovementResult) -> ModelPlanResult:
+def recommended_plan(document: ImprovementResult) -> model_plan.ModelPlanResult:
     """The plan on several pools with the recommended change.
 
     Raises `InvalidInput` where none is recommended.
@@ -562,4 +559,4 @@ def recommended_plan(document: ImprovementResult) -> ModelPlanResult:
     shelf, plan = planned_on_pools(document.plan)
     found = changed_on_pools(shelf, plan, document.recommended.options)
     assert found is not None, "an improvement that was read has its changes"
-    return with_plan_on_pools(document.plan, shelf.question, found.found)
+    return model_plan.with_plan_on_pools(document.plan, shelf.question, found.found)

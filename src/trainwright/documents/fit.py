@@ -10,17 +10,22 @@ the device's figure stays within its memory with the probability asked for.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from trainwright.cluster import Accelerator, Cluster
 from trainwright.cluster.framework_memory import (
     TYPICAL_MEMORY,
     Figure,
+    FrameworkMemory,
     is_sharded_by_deepspeed,
 )
 from trainwright.documents.runs import model_and_cluster
 from trainwright.documents.view import (
     Cell,
+    Line,
+    Table,
     column,
     number,
     percent,
@@ -37,17 +42,11 @@ from trainwright.model.recipe import ALL_IN_16_BIT
 from trainwright.options.inputs import ModelInput, embed
 from trainwright.options.run import tuned
 from trainwright.options.table import keywords_of
-from trainwright.plans import Parallelism
+from trainwright.plans import Parallelism, StepPrediction, configuration
 from trainwright.plans.capability import capability_of, known_target
 from trainwright.plans.capability_table import Feature, own_choices
-from trainwright.plans.configuration import (
-    FIRST_OF_SHARDS,
-    SURE_FIT_PROBABILITY,
-    Configuration,
-    broken_rules,
-    overheads_at,
-)
 from trainwright.plans.plan import FORMAT_VERSION, CommandLine, Embedded
+from trainwright.plans.prediction import StagePrediction
 from trainwright.plans.status import MemorySnapshot, OutOfMemory, Phase
 from trainwright.profile import Recompute
 from trainwright.profile.measured_model import MeasuredModel
@@ -56,6 +55,7 @@ from trainwright.scheduling.families import family_named
 from trainwright.step.account import host_activations, on_the_host
 from trainwright.step.figures import (
     STEP,
+    MemoryFigures,
     PhaseMemory,
     fullest_figures,
     memory_figures,
@@ -67,17 +67,8 @@ from trainwright.step.predict import price_configuration, profile_of_run
 from trainwright.units import format_bytes, format_count
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from trainwright.cluster import Accelerator, Cluster
-    from trainwright.cluster.framework_memory import FrameworkMemory
-    from trainwright.documents.view import Line, Table
     from trainwright.model import TransformerConfig
-    from trainwright.plans import StepPrediction
-    from trainwright.plans.configuration import Configuration
-    from trainwright.plans.prediction import StagePrediction
     from trainwright.profile.measured_model import Trained
-    from trainwright.step.figures import MemoryFigures
 
 # Allocated, reserved and device memory of the fullest rank, as documents and screens have them
 # ---------------------------------------------------------------------------------------------
@@ -137,7 +128,7 @@ class ShowsMemory(Protocol):
 
 def figure_fields(
     model: TransformerConfig | MeasuredModel | None,
-    run: Configuration,
+    run: configuration.Configuration,
     step: StepPrediction,
     device: Accelerator,
     *,
@@ -166,7 +157,7 @@ def whole_experts(model: Trained, software: str | None) -> Iterator[str]:
 
 def run_fits(
     model: TransformerConfig | MeasuredModel,
-    run: Configuration,
+    run: configuration.Configuration,
     step: StepPrediction,
     cluster: Cluster,
     *,
@@ -179,7 +170,10 @@ def run_fits(
 
 
 def host_bytes(
-    model: TransformerConfig, cluster: Cluster, run: Configuration, step: StepPrediction
+    model: TransformerConfig,
+    cluster: Cluster,
+    run: configuration.Configuration,
+    step: StepPrediction,
 ) -> tuple[float, ...]:
     """What a device of each pipeline rank keeps on its host; empty where nothing lies there.
 
@@ -203,7 +197,9 @@ def host_bytes(
     return tuple(map(sum, zip(held, by_layer, strict=True))) if by_layer else held
 
 
-def host_holds(model: Trained, cluster: Cluster, run: Configuration, step: StepPrediction) -> bool:
+def host_holds(
+    model: Trained, cluster: Cluster, run: configuration.Configuration, step: StepPrediction
+) -> bool:
     """Whether what a run keeps on the hosts has room there."""
     host = cluster.accelerator.host
     moves = run.recipe.offload is not None or run.recompute is Recompute.OFFLOAD
@@ -280,13 +276,13 @@ def account_words(account: str | None) -> str:
 def doubt(document: ShowsMemory) -> str | None:
     """A warning where a plan that keeps its margins may fail all the same."""
     probability = document.fit_probability
-    if probability is None or probability >= SURE_FIT_PROBABILITY:
+    if probability is None or probability >= configuration.SURE_FIT_PROBABILITY:
         return None
     shown = format_bytes(document.device_bytes or 0.0)
     account = account_words(document.memory_account)
     return (
         f"memory: {account} a device shows {shown}; it {fit_line(document)}; "
-        f"--fit-probability {SURE_FIT_PROBABILITY} asks for a surer one"
+        f"--fit-probability {configuration.SURE_FIT_PROBABILITY} asks for a surer one"
     )
 
 
@@ -395,7 +391,7 @@ def _difference(bytes_: float) -> Cell:
 
 def failure_record(
     failed: OutOfMemory,
-    run: Configuration,
+    run: configuration.Configuration,
     stages: Sequence[StagePrediction],
     *,
     fullest: int,
@@ -662,7 +658,9 @@ class _Way:
         )
         self.recipe = Recipe(**{**usual, **state})
         if model.tuning.is_wide:
-            self.stages = tuple(stage for stage in self.stages if stage >= FIRST_OF_SHARDS)
+            self.stages = tuple(
+                stage for stage in self.stages if stage >= configuration.FIRST_OF_SHARDS
+            )
         if self.recipe.offload is not None:
             self.stages = (SHARDS_WEIGHTS,)
 
@@ -680,7 +678,7 @@ class _Way:
         moved = self.recipe.offload or NO_OFFLOAD
         return tuple(each.name for each in fields(moved) if getattr(moved, each.name))
 
-    def on_hosts(self, run: Configuration, step: StepPrediction) -> float:
+    def on_hosts(self, run: configuration.Configuration, step: StepPrediction) -> float:
         """What a device keeps on its host."""
         if self.recipe.offload is None:
             return 0.0
@@ -688,10 +686,10 @@ class _Way:
 
     def run(
         self, zero_stage: int, recompute: Recompute, sequence: int, microbatch: int = 1
-    ) -> Configuration:
+    ) -> configuration.Configuration:
         """Replicas on all devices, each with one microbatch a step."""
         data = self.request.num_devices
-        return Configuration(
+        return configuration.Configuration(
             parallelism=Parallelism(data=data, zero_stage=zero_stage),
             microbatch_size=microbatch,
             global_batch=microbatch * data,
@@ -699,26 +697,28 @@ class _Way:
             recompute=recompute,
             recipe=self.recipe,
             vocabulary_multiple=1,
-            overheads=overheads_at(self.request.probability),
+            overheads=configuration.overheads_at(self.request.probability),
         )
 
-    def priced(self, run: Configuration) -> tuple[StepPrediction, MemoryFigures]:
+    def priced(self, run: configuration.Configuration) -> tuple[StepPrediction, MemoryFigures]:
         """The step and the fullest rank."""
         step = price_configuration(self.model, self.cluster, run)
         ranks = memory_figures(self.model, run, step, self.account, device=self.cluster.accelerator)
         fullest = max(ranks, key=lambda rank: rank.needed.typical_bytes)
         return step, fullest.on_device(self.limit_bytes)
 
-    def fits(self, run: Configuration) -> bool:
+    def fits(self, run: configuration.Configuration) -> bool:
         """Whether the run is legal and a device holds it, by the rule of `estimate`."""
-        if broken_rules(run, self.model, self.cluster.pool_of()):
+        if configuration.broken_rules(run, self.model, self.cluster.pool_of()):
             return False
         step, device = price_configuration(self.model, self.cluster, run), self.cluster.accelerator
         if missing_bytes(self.model, run, step, device, self.account) > 0:
             return False
         return device.host is None or self.on_hosts(run, step) <= device.host.memory_bytes
 
-    def phases(self, run: Configuration, step: StepPrediction) -> tuple[PhaseMemory, ...]:
+    def phases(
+        self, run: configuration.Configuration, step: StepPrediction
+    ) -> tuple[PhaseMemory, ...]:
         """What a device holds before the first step, in one, and while a checkpoint is saved."""
         return phase_memories(self.model, run, step, self.cluster.accelerator, self.account)
 

@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from trainwright.cluster import NetworkLevel
+from trainwright.cluster import Cluster, NetworkLevel, Pool
+from trainwright.documents import model_estimate
 from trainwright.documents.fit import host_holds, run_fits
 from trainwright.documents.jobs import PricedLayout
-from trainwright.documents.model_estimate import (
-    NONE_ENOUGH,
-    ModelEstimateRequest,
-    PricedChange,
-    assumptions_of,
-    assumptions_of_measured,
-    changes_enough,
-    enough_table,
-    price_request,
-)
 from trainwright.documents.model_plan import ModelPlanResult, profile_of
 from trainwright.documents.plan_view import devices_by_pool, use_of_pools
 from trainwright.documents.printing import layout_line
 from trainwright.documents.profile_plan import count_recomputed
 from trainwright.documents.runs import gaps_of_run, range_of, runs_on, trained_and_cluster
 from trainwright.documents.view import (
+    Line,
+    Table,
     column,
     percent,
     seconds,
@@ -35,6 +29,7 @@ from trainwright.documents.view import (
     words,
 )
 from trainwright.errors import Fault, InvalidInput
+from trainwright.execution import Budget
 from trainwright.formats.calibration_toml import deciding_memory
 from trainwright.formats.document_json import encode
 from trainwright.options.inputs import embed, naming_options
@@ -57,7 +52,7 @@ from trainwright.planning.reasons.improve import (
     worth_listing,
 )
 from trainwright.planning.search.framework import plan_runnable
-from trainwright.plans import Plan, Stage
+from trainwright.plans import Plan, Stage, StepPrediction
 from trainwright.plans.configuration import (
     NO_OVERHEADS,
     Configuration,
@@ -66,22 +61,14 @@ from trainwright.plans.configuration import (
     modes_beside,
 )
 from trainwright.plans.plan import FORMAT_VERSION, Parallelism
-from trainwright.profile import Recompute
+from trainwright.profile import Profile, Recompute
 from trainwright.profile.measured_model import MeasuredModel
 from trainwright.provenance import RARE, Origin
 from trainwright.step.predict import predict_step, price_configuration
 from trainwright.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from trainwright.cluster import Cluster, Pool
-    from trainwright.documents.model_estimate import ModelEstimateResult
-    from trainwright.documents.view import Line, Table
-    from trainwright.execution import Budget
     from trainwright.model import TransformerConfig
-    from trainwright.plans import StepPrediction
-    from trainwright.profile import Profile
     from trainwright.profile.measured_model import Trained
 
 
@@ -163,23 +150,25 @@ class ImprovementResult:
     recommended: ImprovementRecord | None = None
     changes: tuple[ImprovementRecord, ...] = ()
     tried_all: bool = False
-    enough: tuple[PricedChange, ...] = ()
+    enough: tuple[model_estimate.PricedChange, ...] = ()
     warnings: tuple[str, ...] = ()
     assumptions: dict[str, str] = field(default_factory=dict)
-    request: ModelEstimateRequest | PlanRequest
+    request: model_estimate.ModelEstimateRequest | PlanRequest
     plan: ModelPlanResult | None = field(default=None, metadata={RARE: True})
     planned: ModelPlanResult | None = field(default=None, metadata={RARE: True})
 
     @property
     def configuration(self) -> Configuration:
         """The run as options state it; there is none on several pools."""
-        assert isinstance(self.request, ModelEstimateRequest), "a run on one pool is stated"
+        assert isinstance(self.request, model_estimate.ModelEstimateRequest), (
+            "a run on one pool is stated"
+        )
         return self.request.configuration
 
     @property
     def overheads(self) -> MemoryOverheads:
         """What every device keeps beside the model."""
-        if isinstance(self.request, ModelEstimateRequest):
+        if isinstance(self.request, model_estimate.ModelEstimateRequest):
             return self.request.configuration.overheads
         return self.request.overheads or NO_OVERHEADS
 
@@ -370,7 +359,7 @@ class Surroundings:
 
     model: Trained
     cluster: Cluster
-    request: ModelEstimateRequest
+    request: model_estimate.ModelEstimateRequest
     framework: str | None
     dialect: str | None = None
     step: StepPrediction
@@ -494,10 +483,10 @@ def _other_trainings(found: Surroundings, best_s: float) -> tuple[Improvement, .
     return tuple(listed[:_MOST_TRAININGS])
 
 
-def _enough(found: Surroundings) -> tuple[PricedChange, ...]:
+def _enough(found: Surroundings) -> tuple[model_estimate.PricedChange, ...]:
     """What would make the run fit where nothing on its devices does."""
     run, target = found.request.configuration, found.framework
-    return changes_enough(
+    return model_estimate.changes_enough(
         found.model,
         found.cluster,
         run,
@@ -589,14 +578,14 @@ def _assumptions(found: Surroundings) -> dict[str, str]:
     spread = range_of(found.model, found.cluster, run)
     if isinstance(found.model, MeasuredModel):
         return {
-            **assumptions_of_measured(found.model, found.cluster, run),
+            **model_estimate.assumptions_of_measured(found.model, found.cluster, run),
             "network": "; ".join(map(_network_origin, pool.levels)),
             **_COMPARED,
         }
     assert spread is not None, "only of measured layers it is not known"
     peaks = pool.accelerator.provenance_of("peak_flops_per_s")
     usable = pool.accelerator.provenance_of("usable_fraction")
-    said = assumptions_of(found.cluster, run, spread.source)
+    said = model_estimate.assumptions_of(found.cluster, run, spread.source)
     return {
         **said,
         "peak rates": f"{peaks.origin}: {peaks.source}",
@@ -623,7 +612,7 @@ def _network_origin(level: object) -> str:
 # ---------------------------------------------------------------
 
 
-def recommended_run(document: ImprovementResult) -> ModelEstimateResult:
+def recommended_run(document: ImprovementResult) -> model_estimate.ModelEstimateResult:
     """The document's run with its recommended change.
 
     Raises `InvalidInput` where none is recommended.
@@ -633,7 +622,7 @@ def recommended_run(document: ImprovementResult) -> ModelEstimateResult:
         problem = "recommends no change: give the run's own estimate, or plan with `plan`"
         raise InvalidInput.of("document", problem)
     request = document.request
-    assert isinstance(request, ModelEstimateRequest), "a run on one pool is stated"
+    assert isinstance(request, model_estimate.ModelEstimateRequest), "a run on one pool is stated"
     model, cluster = trained_and_cluster(request)
     changed = reachable(
         request.configuration,
@@ -648,7 +637,7 @@ def recommended_run(document: ImprovementResult) -> ModelEstimateResult:
     if trained is not model:
         name = f"{request.model.name}, adapted"
         request = replace(request, model=embed("model", name, encode(trained)))
-    return price_request(trained, cluster, replace(request, configuration=run))
+    return model_estimate.price_request(trained, cluster, replace(request, configuration=run))
 
 
 # Whether an improvement still says what its own request makes of the run
@@ -665,7 +654,7 @@ def remake_improvement(document: ImprovementResult) -> ImprovementResult:
     Costs what pricing each of its runs costs. Raises `InvalidInput` for decisions that cannot be.
     """
     request = document.request
-    if not isinstance(request, ModelEstimateRequest):
+    if not isinstance(request, model_estimate.ModelEstimateRequest):
         raise InvalidInput.of("request.configuration", "required field is missing")
     model, cluster = trained_and_cluster(request)
     bare = Surroundings(
@@ -878,7 +867,11 @@ def improvement_view(found: ImprovementResult) -> Iterator[Line]:
     if found.changes:
         yield change_table(found)
     if found.best_known_s is None:
-        yield enough_table(found.enough) if found.enough else NONE_ENOUGH
+        yield (
+            model_estimate.enough_table(found.enough)
+            if found.enough
+            else model_estimate.NONE_ENOUGH
+        )
     yield from taken_for_granted(found.assumptions)
     yield from warning_lines(found.warnings)
 

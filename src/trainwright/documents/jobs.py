@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainwright.cluster import Cluster
 from trainwright.documents.model_estimate import ModelEstimateResult
 from trainwright.documents.model_plan import ModelPlanResult, planned
 from trainwright.documents.model_search import planned_on_pools
@@ -19,15 +21,18 @@ from trainwright.documents.runs import (
     planned_parts,
     trained_and_cluster,
 )
-from trainwright.documents.view import column, size, table_of, words
+from trainwright.documents.view import Line, column, size, table_of, words
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.formats.document_json import content_hash, encode
 from trainwright.model import LayerKind
 from trainwright.options.question import call_of
-from trainwright.plans.configuration import Configuration
-from trainwright.plans.job import Orders, Stamp
-from trainwright.plans.plan import FORMAT_VERSION
-from trainwright.profile import Recompute
+from trainwright.planning.question.question import ModelQuestion
+from trainwright.plans import Plan
+from trainwright.plans.configuration import Configuration, PlanRequest, StepSettings
+from trainwright.plans.job import Job, Orders, Stamp
+from trainwright.plans.lowered import Timeline
+from trainwright.plans.plan import FORMAT_VERSION, Embedded
+from trainwright.profile import Profile, Recompute
 from trainwright.provenance import __version__
 from trainwright.scheduling.lower import as_pytorch_runs, lower
 from trainwright.step.account import step_timeline, timeline_of
@@ -36,17 +41,6 @@ from trainwright.step.predict import plan_of, profile_of_run
 from trainwright.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from trainwright.cluster import Cluster
-    from trainwright.documents.view import Line
-    from trainwright.planning.question.question import ModelQuestion
-    from trainwright.plans import Plan
-    from trainwright.plans.configuration import PlanRequest, StepSettings
-    from trainwright.plans.job import Job
-    from trainwright.plans.lowered import Timeline
-    from trainwright.plans.plan import Embedded
-    from trainwright.profile import Profile
     from trainwright.profile.measured_model import Trained
 
 Jobbed = ModelPlanResult | ModelEstimateResult

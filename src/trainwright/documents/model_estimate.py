@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
+from trainwright.cluster import Cluster
 from trainwright.cluster.framework_memory import is_sharded_by_deepspeed
 from trainwright.costing.estimate import roofline_provenance
 from trainwright.documents.fit import (
@@ -43,6 +45,8 @@ from trainwright.documents.printing import sharding_words
 from trainwright.documents.runs import gaps_of, job_of_configuration, range_of, trained_and_cluster
 from trainwright.documents.view import (
     Cell,
+    Line,
+    Table,
     column,
     part_of_step,
     percent,
@@ -58,7 +62,8 @@ from trainwright.formats.calibration_toml import framework_memory
 from trainwright.formats.document_json import encode
 from trainwright.model import model_flops_per_sequence
 from trainwright.options.clusters import with_host
-from trainwright.options.inputs import ProfileInput, embed, naming_options
+from trainwright.options.inputs import ModelInput, ProfileInput, embed, naming_options
+from trainwright.options.option import Options
 from trainwright.options.question import measured_by
 from trainwright.options.run import OPTION_OF, configuration_of, overlap_not_taken, without_effect
 from trainwright.planning.reasons.improve import changes_that_fit, grown
@@ -66,7 +71,7 @@ from trainwright.plans.capability import known_target
 from trainwright.plans.configuration import Configuration, is_wide
 from trainwright.plans.job import trains_adapters, unsaid_training
 from trainwright.plans.plan import CommandLine, Embedded
-from trainwright.plans.prediction import MEMORY_CLASSES
+from trainwright.plans.prediction import MEMORY_CLASSES, StageMemory, StepPrediction
 from trainwright.plans.status import MemorySnapshot, OutOfMemory
 from trainwright.profile.measured_model import MeasuredModel
 from trainwright.provenance import RARE, __version__
@@ -76,24 +81,10 @@ from trainwright.step.predict import (
     price_configuration,
     profile_of_run,
 )
-from trainwright.units import (
-    GIB,
-    format_bytes,
-    format_count,
-    format_seconds,
-    without_noise,
-)
+from trainwright.units import GIB, format_bytes, format_count, format_seconds, without_noise
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from trainwright.cluster import Cluster
     from trainwright.documents.model_search import StatedPlan
-    from trainwright.documents.view import Line, Table
-    from trainwright.options.inputs import ModelInput
-    from trainwright.options.option import Options
-    from trainwright.plans.configuration import Configuration
-    from trainwright.plans.prediction import StageMemory, StepPrediction
     from trainwright.profile.measured_model import Trained
 
 

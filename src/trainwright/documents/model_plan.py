@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from trainwright.cluster import Cluster
+from trainwright.documents import plan_view
 from trainwright.documents.fit import StepDocument, figure_fields
-from trainwright.documents.plan_view import (
-    measured_words,
-    memory_assumption,
-    mfu_in_words,
-    overlap_in_words,
-    state_in_words,
-    to_fit_in_words,
-)
 from trainwright.documents.profile_plan import (
     check_stage,
     count_offloaded,
@@ -25,12 +20,12 @@ from trainwright.documents.runs import launchers_of, planned_job, range_of
 from trainwright.errors import Fault, InvalidInput, refuse
 from trainwright.model import precision_named
 from trainwright.options.inputs import inside
-from trainwright.options.question import (
-    call_of,
-)
+from trainwright.options.question import call_of
 from trainwright.options.space import schedule_words
 from trainwright.planning.bounds.pools import MixedShelf
 from trainwright.planning.question.question import (
+    Allowed,
+    ModelQuestion,
     Point,
     estimate_profile_of_degrees,
     left_bytes,
@@ -38,12 +33,8 @@ from trainwright.planning.question.question import (
     node_degrees,
     run_of_plan,
 )
-from trainwright.plans import Plan
-from trainwright.plans.configuration import (
-    DEFAULT_OVERLAP,
-    Configuration,
-    PlanRequest,
-)
+from trainwright.plans import Plan, Stage, StepPrediction
+from trainwright.plans.configuration import DEFAULT_OVERLAP, Configuration, PlanRequest
 from trainwright.plans.plan import (
     DEFAULT_SCHEDULE,
     SEARCHED,
@@ -51,34 +42,20 @@ from trainwright.plans.plan import (
     SearchedOrder,
     mapping_name,
 )
-from trainwright.plans.prediction import RankRecord, StagePrediction
-from trainwright.plans.status import (
-    Binding,
-    BoundKind,
-    Relaxation,
-    Status,
-    relative_gap,
-)
-from trainwright.profile import Recompute
+from trainwright.plans.prediction import MixedPrediction, RankRecord, StagePrediction
+from trainwright.plans.status import Binding, BoundKind, Relaxation, Status, relative_gap
+from trainwright.profile import Profile, Recompute
 from trainwright.profile.measured_model import MeasuredModel
 from trainwright.provenance import RARE
 from trainwright.scheduling.families import family_named
-from trainwright.step.account import chains_by_part_s, tells_repeats, time_by_part_s
+from trainwright.step.account import TimeRange, chains_by_part_s, tells_repeats, time_by_part_s
 from trainwright.step.pools import MixedPlacement, as_run_by
 from trainwright.step.predict import predict_step
 from trainwright.step.stages import Placement, chosen_rows
 from trainwright.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from trainwright.cluster import Cluster
-    from trainwright.planning.question.question import Allowed, ModelQuestion
     from trainwright.planning.search.pools import MixedPriced
-    from trainwright.plans import Stage, StepPrediction
-    from trainwright.plans.prediction import MixedPrediction
-    from trainwright.profile import Profile
-    from trainwright.step.account import TimeRange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -531,19 +508,23 @@ def _assumptions(
 ) -> dict[str, str]:
     if spread is None:
         return {
-            **measured_words(question.model, profile, question.cluster, question.overheads),
+            **plan_view.measured_words(
+                question.model, profile, question.cluster, question.overheads
+            ),
             "schedule": schedule_in_words(plan),
-            "overlap": overlap_in_words(question.settings.overlap, question.settings.recipe),
+            "overlap": plan_view.overlap_in_words(
+                question.settings.overlap, question.settings.recipe
+            ),
         }
     recipe, overlap = question.settings.recipe, question.settings.overlap
     found = estimate_words(question, {0: profile}, spread)
     found["schedule"] = schedule_in_words(plan)
-    found["memory"] = memory_assumption(question.cluster.accelerator, question.overheads)
+    found["memory"] = plan_view.memory_assumption(question.cluster.accelerator, question.overheads)
     if plan.parallelism is not None and plan.parallelism.expert > 1:
         found["dispatch"] = recipe.dispatch_in_words
     if overlap != DEFAULT_OVERLAP:
-        found["overlap"] = overlap_in_words(overlap, recipe)
-    found |= to_fit_in_words(recipe)
+        found["overlap"] = plan_view.overlap_in_words(overlap, recipe)
+    found |= plan_view.to_fit_in_words(recipe)
     return found
 
 
@@ -561,11 +542,13 @@ def estimate_words(
     return {
         "times": "; ".join(dict.fromkeys(f"{each.origin}: {each.source}" for each in sources)),
         "range": spread.source,
-        "mfu": mfu_in_words(devices, numbers),
+        "mfu": plan_view.mfu_in_words(devices, numbers),
         "precision": str(first.precision),
         "kernels": ", ".join(first.kernels),
         "optimizer": (
-            _USUAL_STATE if is_usual else state_in_words(question.settings.recipe, numbers)
+            _USUAL_STATE
+            if is_usual
+            else plan_view.state_in_words(question.settings.recipe, numbers)
         ),
     }
 
@@ -593,14 +576,16 @@ def with_plan_on_pools(
     if spread is None:
         pool = used[0]
         own = question.cluster.alone(pool)
-        words = measured_words(question.model, profiles[pool], own, question.overheads)
+        words = plan_view.measured_words(question.model, profiles[pool], own, question.overheads)
     else:
         words = estimate_words(question, profiles, spread)
     ranks = tuple(_ranks_on_pools(question, plan, step))
     binding = _binding(ranks, step)
     parts_s = chains_by_part_s(plan, profiles, question.cluster, step)
     devices = [question.cluster.pools[pool].accelerator for pool in used]
-    held = (f"{each.name}: {memory_assumption(each, question.overheads)}" for each in devices)
+    held = (
+        f"{each.name}: {plan_view.memory_assumption(each, question.overheads)}" for each in devices
+    )
     return replace(
         document,
         **step_keys(document, plan, step, spread),

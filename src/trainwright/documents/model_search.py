@@ -8,40 +8,27 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from trainwright.cluster import Cluster
+from trainwright.documents import model_plan
 from trainwright.documents.fit import doubt
-from trainwright.documents.model_plan import (
-    Alternative,
-    Launchable,
-    ModelPlanResult,
-    microbatch_of,
-    parts_of,
-    planned,
-    profile_of,
-    with_plan,
-    with_plan_on_pools,
-)
-from trainwright.documents.plan_view import (
-    how_left_open,
-    status_of,
-)
+from trainwright.documents.plan_view import how_left_open, status_of
 from trainwright.documents.profile_plan import count_recomputed
 from trainwright.documents.reasons import remake_reasons
 from trainwright.documents.runs import gaps_of, planned_job
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature, refuse
+from trainwright.execution import Budget
 from trainwright.formats.catalog import accelerator, known_layouts
-from trainwright.options.clusters import (
-    StatedChain,
-    resolve_pools,
-    stated_chains,
-    with_host,
-)
-from trainwright.options.inputs import inside, naming_options
+from trainwright.options.clusters import StatedChain, resolve_pools, stated_chains, with_host
+from trainwright.options.inputs import ModelInput, ProfileInput, inside, naming_options
+from trainwright.options.option import Options
 from trainwright.options.question import (
     QUESTION_OPTION_OF,
+    ModelCall,
     call_of,
     leaner_calls,
     model_call,
@@ -51,13 +38,9 @@ from trainwright.options.question import (
 from trainwright.options.run import OPTION_OF, configuration_of, overlap_not_taken, without_effect
 from trainwright.options.space import SPANS
 from trainwright.options.table import keywords_of
-from trainwright.planning.bounds.pools import (
-    MixedShelf,
-    is_mixable,
-    mixed_families,
-)
+from trainwright.planning.bounds.pools import MixedShelf, is_mixable, mixed_families
 from trainwright.planning.question.layouts import CHAIN, KEEPS_TO_ROOM
-from trainwright.planning.question.question import Point
+from trainwright.planning.question.question import ModelQuestion, Point
 from trainwright.planning.reasons.infeasible import diagnose_model, priced_relaxations
 from trainwright.planning.reasons.objectives import (
     as_published,
@@ -80,19 +63,16 @@ from trainwright.planning.search.plans import (
     is_more_than_all_devices_hold,
     splits_itself,
 )
-from trainwright.planning.search.pools import hosts_hold, plan_mixed
+from trainwright.planning.search.pools import MixedPriced, hosts_hold, plan_mixed
 from trainwright.planning.search.prefetch import Shelves
-from trainwright.planning.search.search import FAR, NUM_ALTERNATIVES
+from trainwright.planning.search.search import FAR, NUM_ALTERNATIVES, ModelOutcome, Outcome
+from trainwright.planning.splits.types import Priced
 from trainwright.plans import Plan, ReplicaGroup, Stage
 from trainwright.plans.capability import capability_of
 from trainwright.plans.capability_table import Feature
-from trainwright.plans.configuration import USUAL_FIT_PROBABILITY, Configuration
+from trainwright.plans.configuration import USUAL_FIT_PROBABILITY, Configuration, PlanRequest
 from trainwright.plans.job import unsaid_training
-from trainwright.plans.plan import (
-    DATA_INSIDE,
-    DEFAULT_SCHEDULE,
-    mapping_name,
-)
+from trainwright.plans.plan import DATA_INSIDE, DEFAULT_SCHEDULE, mapping_name
 from trainwright.plans.status import BoundKind, Status
 from trainwright.profile import Recompute
 from trainwright.profile.measured_model import MeasuredModel
@@ -102,20 +82,7 @@ from trainwright.step.predict import plan_of, predict_step, require_legal, shape
 from trainwright.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from trainwright.cluster import Cluster
-    from trainwright.documents.model_plan import ModelPlanResult
-    from trainwright.execution import Budget
     from trainwright.execution.executor import Crew
-    from trainwright.options.inputs import ModelInput, ProfileInput
-    from trainwright.options.option import Options
-    from trainwright.options.question import ModelCall
-    from trainwright.planning.question.question import ModelQuestion
-    from trainwright.planning.search.pools import MixedPriced
-    from trainwright.planning.search.search import ModelOutcome, Outcome
-    from trainwright.planning.splits.types import Priced
-    from trainwright.plans.configuration import PlanRequest
 
 
 # `plan` on a model: the best plan on a cluster, as a document
@@ -190,7 +157,7 @@ def _outcome(
 
 def plan_on_cluster(
     call: ModelCall, budget: Budget, *, warnings: Sequence[str] = (), crew: Crew | None = None
-) -> ModelPlanResult:
+) -> model_plan.ModelPlanResult:
     """The best plan on the cluster's one pool, or on its several pools; a `crew` helps.
 
     On one pool plans are uniform, or, opted in, have degrees per stage.
@@ -204,7 +171,10 @@ def plan_on_cluster(
     if question.allowed.framework is not None:
         # A part of the space may have had one mode of recomputation; what a mode adds is told
         # beside the others, as whoever reads the document has them.
-        whole = (replace(each, profile=profile_of(question, each.plan)) for each in outcome.priced)
+        whole = (
+            replace(each, profile=model_plan.profile_of(question, each.plan))
+            for each in outcome.priced
+        )
         outcome = replace(outcome, priced=tuple(whole))
     listed = outcome.priced
     if question.allowed.searches_orders:
@@ -216,7 +186,7 @@ def plan_on_cluster(
     if expects_runs(question):
         listed = kinds_with_simplest(listed, 1 + most)
     outcome = replace(outcome, priced=listed[: 1 + most])
-    document = ModelPlanResult(
+    document = model_plan.ModelPlanResult(
         **answer_keys(call, outcome, budget),
         lower_bound_one_stage_s=outcome.lower_bound_one_stage_s,
         lower_bound_one_order_s=outcome.lower_bound_one_order_s,
@@ -228,7 +198,7 @@ def plan_on_cluster(
         best = outcome.priced[0]
         _refuse_full_host(question, best)
         document = replace(
-            with_plan(document, question, best.plan, best.profile, best.step),
+            model_plan.with_plan(document, question, best.plan, best.profile, best.step),
             left_open=how_left_open(call, outcome, budget),
         )
         told = outcome.priced
@@ -313,12 +283,12 @@ def _refuse_full_host(question: ModelQuestion, best: Priced) -> None:
 
 
 def _launchable(
-    document: ModelPlanResult,
+    document: model_plan.ModelPlanResult,
     question: ModelQuestion,
     outcome: ModelOutcome,
     budget: Budget,
     shelves: Shelves,
-) -> Launchable | None:
+) -> model_plan.Launchable | None:
     """What a framework runs in place of a free plan; None where some framework runs that."""
     free = question.allowed.framework is None and not isinstance(question.model, MeasuredModel)
     if not free or budget.stopped or document.launched_by():
@@ -329,7 +299,7 @@ def _launchable(
     step_s: float | None = None
     # In place of an order that no framework has, the best plan beside it that one runs.
     for each in outcome.priced[1:] if document.schedule in KEEPS_TO_ROOM else ():
-        other = with_plan(document, question, each.plan, each.profile, each.step)
+        other = model_plan.with_plan(document, question, each.plan, each.profile, each.step)
         if launchers := other.launched_by():
             target, step_s = launchers[0], each.step.step_time_s
             break
@@ -341,7 +311,7 @@ def _launchable(
             asked, budget, num_alternatives=0, is_bounded=False, shelves=shelves
         ).priced
         step_s = found[0].step.step_time_s if found else None
-    return Launchable(
+    return model_plan.Launchable(
         framework=target,
         reason="" if gap is None else str(gap.fault),
         step_time_s=step_s,
@@ -349,7 +319,7 @@ def _launchable(
     )
 
 
-def launch_gaps(document: ModelPlanResult, question: ModelQuestion) -> tuple[str, ...]:
+def launch_gaps(document: model_plan.ModelPlanResult, question: ModelQuestion) -> tuple[str, ...]:
     """What the framework that was named cannot express of the plan that was found."""
     if (framework := question.allowed.framework) is None:
         return ()
@@ -391,7 +361,7 @@ def _warnings(call: ModelCall, outcome: ModelOutcome, *, was_stopped: bool) -> I
 
 def _alternatives(
     question: ModelQuestion, priced: Sequence[Priced], published: tuple[Priced, str] | None
-) -> Iterator[Alternative]:
+) -> Iterator[model_plan.Alternative]:
     """The runners-up that have one degree for all stages, and what they lose to the first.
 
     Of one of them the layout may be `published`: by whom, and of which run.
@@ -399,14 +369,14 @@ def _alternatives(
     if not priced:
         return
     best = priced[0]
-    best_parts = parts_of(question, best.plan, best.profile, best.step)
+    best_parts = model_plan.parts_of(question, best.plan, best.profile, best.step)
     simple = simplest(priced) if expects_runs(question) else None
     for other in priced[1:]:
         degrees, micro_batch = other.plan.parallelism, other.plan.microbatch_size
         if degrees is None or micro_batch is None:
             continue
-        parts = parts_of(question, other.plan, other.profile, other.step)
-        yield Alternative(
+        parts = model_plan.parts_of(question, other.plan, other.profile, other.step)
+        yield model_plan.Alternative(
             parallelism=degrees,
             micro_batch=micro_batch,
             schedule=other.plan.schedule,
@@ -423,7 +393,7 @@ def _alternatives(
 
 def _plan_on_pools(
     call: ModelCall, budget: Budget, *, warnings: Sequence[str], crew: Crew | None
-) -> ModelPlanResult:
+) -> model_plan.ModelPlanResult:
     """Search each pool alone and all ways to use several; a `crew` helps."""
     if call.per_stage_degrees:
         raise UnsupportedFeature(
@@ -436,7 +406,7 @@ def _plan_on_pools(
         if question.allowed.searches_orders:
             outcome = with_searched_orders_on_pools(question, outcome, budget)
     said = search_in_words(question, outcome, was_stopped=budget.stopped)
-    document = ModelPlanResult(
+    document = model_plan.ModelPlanResult(
         **answer_keys(call, outcome, budget),
         fits=False,  # unless a plan is found
         warnings=(*warnings, *_left_out(question), *said),
@@ -446,7 +416,9 @@ def _plan_on_pools(
         # What a framework runs may have been searched mode by mode; the document knows all modes.
         best = replace(best, profiles=MixedShelf.of(question).profiles_of(best.plan))
         left_open = how_left_open(call, outcome, budget)
-        document = replace(with_plan_on_pools(document, question, best), left_open=left_open)
+        document = replace(
+            model_plan.with_plan_on_pools(document, question, best), left_open=left_open
+        )
         gaps = launch_gaps(document, question)
         document = replace(
             document,
@@ -460,14 +432,14 @@ def _plan_on_pools(
 
 def _alternatives_on_pools(
     question: ModelQuestion, priced: Sequence[MixedPriced]
-) -> Iterator[Alternative]:
+) -> Iterator[model_plan.Alternative]:
     """The plans of the other shapes, and what they lose to the first."""
     for other in priced[1:]:
         degrees, size = other.plan.parallelism, other.plan.microbatch_size
         assert degrees is not None, "all stages share their degrees"
         assert size is not None, "a model's plan has a microbatch"
         pools = question.cluster.pools
-        yield Alternative(
+        yield model_plan.Alternative(
             layout=other.shape.name,
             pools=other.shape.pools,
             device_kinds=tuple(pools[pool].accelerator.name for pool in other.shape.pools),
@@ -491,7 +463,7 @@ class StatedPlan:
     question: ModelQuestion
     run: Configuration
     priced: MixedPriced
-    document: ModelPlanResult
+    document: model_plan.ModelPlanResult
 
     @property
     def hosts_hold(self) -> bool:
@@ -544,18 +516,18 @@ def _priced_as_stated(
     _refuse_illegal(question, run, chains)
     shelf = MixedShelf.of(question)
     found = priced_on_pools(shelf, _plan_of_chains(shelf, run, chains))
-    document = ModelPlanResult(
+    document = model_plan.ModelPlanResult(
         status=Status.GAP,
         lower_bound_s=0.0,
         bound_kind=BoundKind.PROVED,
         request=request,
         warnings=tuple(warnings),
     )
-    made = with_plan_on_pools(document, question, found)
+    made = model_plan.with_plan_on_pools(document, question, found)
     return StatedPlan(question=question, run=run, priced=found, document=made)
 
 
-def restated(run: Configuration, document: ModelPlanResult) -> StatedPlan:
+def restated(run: Configuration, document: model_plan.ModelPlanResult) -> StatedPlan:
     """The plan that a run makes of the pools of a document's ranks.
 
     Raises `InvalidInput` where the run breaks a rule, or is not what the document's request says.
@@ -704,22 +676,25 @@ _OF_SEARCH: Final = (
 _WITHOUT_PLAN: Final = ("fits", "binding", "memory_limit_bytes", "peak_memory_bytes_per_rank")
 
 
-def remake_model_plan(document: ModelPlanResult) -> ModelPlanResult:
+def remake_model_plan(document: model_plan.ModelPlanResult) -> model_plan.ModelPlanResult:
     """The document with every figure that follows from its plan, or with none without a plan.
 
     Raises `InvalidInput` where model or cluster cannot be read or the plan breaks a rule.
     """
-    bare = ModelPlanResult(**{name: getattr(document, name) for name in _OF_SEARCH})
+    bare = model_plan.ModelPlanResult(**{name: getattr(document, name) for name in _OF_SEARCH})
     if not document.stages:
         return replace(bare, **{name: getattr(document, name) for name in _WITHOUT_PLAN})
     if document.on_pools:
         shelf, plan = planned_on_pools(document)
         found = priced_on_pools(shelf, plan)
-        step_s, made = found.step.step_time_s, with_plan_on_pools(bare, shelf.question, found)
+        step_s, made = (
+            found.step.step_time_s,
+            model_plan.with_plan_on_pools(bare, shelf.question, found),
+        )
     else:
-        question, plan, profile = planned(document)
+        question, plan, profile = model_plan.planned(document)
         step = predict_step(plan, profile, question.cluster, **question.step_terms)
-        step_s, made = step.step_time_s, with_plan(bare, question, plan, profile, step)
+        step_s, made = step.step_time_s, model_plan.with_plan(bare, question, plan, profile, step)
         limit_bytes = question.cluster.accelerator.usable_bytes
         made = replace(made, memory_limit_bytes=limit_bytes)
     launched, why = document.launchable, document.reasons
@@ -734,7 +709,7 @@ def remake_model_plan(document: ModelPlanResult) -> ModelPlanResult:
     )
 
 
-def planned_on_pools(document: ModelPlanResult) -> tuple[MixedShelf, Plan]:
+def planned_on_pools(document: model_plan.ModelPlanResult) -> tuple[MixedShelf, Plan]:
     """The question of a document on several pools that has stages, and its plan.
 
     Raises `InvalidInput` where model or cluster cannot be read or the plan does not suit them.
@@ -743,7 +718,7 @@ def planned_on_pools(document: ModelPlanResult) -> tuple[MixedShelf, Plan]:
     return shelf, _plan_in(document, shelf.question)
 
 
-def priced_parts(document: ModelPlanResult) -> tuple[dict[str, float], ...]:
+def priced_parts(document: model_plan.ModelPlanResult) -> tuple[dict[str, float], ...]:
     """Where the step of every rank goes, in the order of the document's ranks."""
     shelf, plan = planned_on_pools(document)
     found = priced_on_pools(shelf, plan)
@@ -757,8 +732,8 @@ def step_on_pools_s(question: ModelQuestion, plan: Plan, cluster: Cluster) -> fl
     return priced_on_pools(shelf, plan).step.step_time_s
 
 
-def _plan_in(document: ModelPlanResult, question: ModelQuestion) -> Plan:
-    size = microbatch_of(document, question)
+def _plan_in(document: model_plan.ModelPlanResult, question: ModelQuestion) -> Plan:
+    size = model_plan.microbatch_of(document, question)
     total, pools = question.workload.global_batch // size, len(question.cluster.pools)
     stages = []
     for number, stage in enumerate(document.stages):

@@ -2,49 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from trainwright.documents import view
 from trainwright.documents.printing import counted, ranges
 from trainwright.documents.profile_plan import check_stage, reason_lines
-from trainwright.documents.view import (
-    MARKS,
-    Table,
-    column,
-    percent,
-    recomputed_of,
-    seconds,
-    size,
-    table_of,
-    warning_lines,
-    words,
-)
 from trainwright.errors import Fault, InvalidInput
+from trainwright.execution import Budget
 from trainwright.formats.phaze_json import read_phaze
 from trainwright.options.inputs import PlacementInput, inside, setting_record
+from trainwright.partitioning.downset_dp import Restrictions
 from trainwright.partitioning.placement import (
+    PlacedCost,
     PlacedPlan,
     fits,
     placement_rules,
     price_placement,
     simulated_time_s,
 )
+from trainwright.partitioning.placement_planner import PricedStrategy, price_strategy
 from trainwright.partitioning.placement_planner import plan_placement as answer
-from trainwright.partitioning.placement_planner import price_strategy
 from trainwright.plans.plan import FORMAT_VERSION, FlatRequest, SpaceRecord
 from trainwright.plans.status import Binding, BoundKind, Relaxation, Status, relative_gap
+from trainwright.profile.profile import PlacementCase
 from trainwright.provenance import __version__
 from trainwright.units import format_percent_up, format_seconds
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from trainwright.documents.view import Line
-    from trainwright.execution import Budget
-    from trainwright.partitioning.downset_dp import Restrictions
-    from trainwright.partitioning.placement import PlacedCost
-    from trainwright.partitioning.placement_planner import PricedStrategy
-    from trainwright.profile.profile import PlacementCase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,22 +283,22 @@ def _request(question: PlacementQuestion, budget: Budget) -> FlatRequest:
 # ---------------------------------------------------------------------------------------------
 
 _COLUMNS: Final = (
-    column("stage"),
-    words("layers"),
-    column("data", "data_parallel", "d"),
-    column("tensor", "tensor_parallel", "t"),
-    column("recomputed", "num_recomputed", "recomp"),
-    column("load", "load_s"),
-    column("forward", "forward_s"),
-    column("backward", "backward_s"),
-    column("memory", "memory_bytes"),
-    column("of limit", "memory_share"),
-    column("held", "microbatches_in_flight"),
-    MARKS,
+    view.column("stage"),
+    view.words("layers"),
+    view.column("data", "data_parallel", "d"),
+    view.column("tensor", "tensor_parallel", "t"),
+    view.column("recomputed", "num_recomputed", "recomp"),
+    view.column("load", "load_s"),
+    view.column("forward", "forward_s"),
+    view.column("backward", "backward_s"),
+    view.column("memory", "memory_bytes"),
+    view.column("of limit", "memory_share"),
+    view.column("held", "microbatches_in_flight"),
+    view.MARKS,
 )
 
 
-def placement_view(document: PlacementResult) -> Iterator[Line]:
+def placement_view(document: PlacementResult) -> Iterator[view.Line]:
     """Headline, stages, what binds or is missing, and the fixed strategy."""
     yield from _headline(document)
     if document.stages:
@@ -323,7 +307,7 @@ def placement_view(document: PlacementResult) -> Iterator[Line]:
     yield from reason_lines(document, "placement")
     if document.fixed_strategy is not None:
         yield strategy_line(document.fixed_strategy)
-    yield from warning_lines(document.warnings)
+    yield from view.warning_lines(document.warnings)
 
 
 def _headline(document: PlacementResult) -> Iterator[str]:
@@ -354,13 +338,13 @@ def placement_verdict(document: PlacementResult) -> str:
     return "unknown: the limit was reached before a placement or a proof was found"
 
 
-def stage_table(document: PlacementResult) -> Table:
+def stage_table(document: PlacementResult) -> view.Table:
     """One row per stage."""
     stages, setting = document.stages, document.request.setting
     limit_bytes = setting.memory_bytes if setting else None
     slowest_s = max(stage.load_s for stage in stages)
     slowest = [at for at, stage in enumerate(stages) if stage.load_s == slowest_s]
-    return table_of(
+    return view.table_of(
         "Placement",
         _COLUMNS,
         (
@@ -369,12 +353,12 @@ def stage_table(document: PlacementResult) -> Table:
                 ranges(stage.layers),
                 stage.data_parallel,
                 stage.tensor_parallel,
-                recomputed_of(stage.num_recomputed, len(stage.layers)),
-                seconds(stage.load_s),
-                seconds(stage.forward_s),
-                seconds(stage.backward_s),
-                size(stage.memory_bytes),
-                percent(stage.memory_bytes / limit_bytes if limit_bytes else None),
+                view.recomputed_of(stage.num_recomputed, len(stage.layers)),
+                view.seconds(stage.load_s),
+                view.seconds(stage.forward_s),
+                view.seconds(stage.backward_s),
+                view.size(stage.memory_bytes),
+                view.percent(stage.memory_bytes / limit_bytes if limit_bytes else None),
                 stage.microbatches_in_flight,
                 "slowest" if index in slowest else "",
             )

@@ -7,9 +7,11 @@ for granted, and the plans that were considered and not chosen. A plan on one po
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from trainwright.cluster import Accelerator, Cluster
 from trainwright.cluster.accelerator import UNFITTED
 from trainwright.cluster.calibration import POOLED
 from trainwright.documents.fit import figure_table, fit_line
@@ -26,6 +28,7 @@ from trainwright.documents.view import (
     MARKS,
     Cell,
     Folded,
+    Line,
     Table,
     column,
     percent,
@@ -38,10 +41,14 @@ from trainwright.documents.view import (
     words,
 )
 from trainwright.formats.document_json import content_hash, encode
+from trainwright.options.question import ModelCall
 from trainwright.plans.capability import TARGETS, capability_of
 from trainwright.plans.capability_table import Feature
-from trainwright.plans.configuration import NO_OVERHEADS
+from trainwright.plans.configuration import NO_OVERHEADS, MemoryOverheads, Overlap
+from trainwright.plans.plan import Parallelism
+from trainwright.plans.prediction import RankRecord, StageMemory, StagePrediction
 from trainwright.plans.status import OPTIMAL_TOLERANCE, Status, relative_gap
+from trainwright.profile import Profile
 from trainwright.profile.measured_model import MeasuredModel
 from trainwright.provenance import Origin
 from trainwright.scheduling.families import FAMILIES
@@ -49,23 +56,10 @@ from trainwright.scheduling.families.family import Searched
 from trainwright.units import format_bytes, format_count, format_percent_up, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from trainwright.cluster import Accelerator, Cluster
-    from trainwright.documents.model_plan import (
-        Alternative,
-        Launchable,
-        ModelPlanResult,
-    )
-    from trainwright.documents.view import Line
+    from trainwright.documents.model_plan import Alternative, Launchable, ModelPlanResult
     from trainwright.execution import Budget
     from trainwright.model import Precision, Recipe
-    from trainwright.options.question import ModelCall
     from trainwright.planning.search.search import Outcome
-    from trainwright.plans.configuration import MemoryOverheads, Overlap
-    from trainwright.plans.plan import Parallelism
-    from trainwright.plans.prediction import RankRecord, StageMemory, StagePrediction
-    from trainwright.profile import Profile
     from trainwright.profile.measured_model import Trained
 
 

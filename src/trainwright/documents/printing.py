@@ -3,29 +3,40 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from io import StringIO
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from trainwright.documents.registry import kind_of, part
-from trainwright.documents.view import Folded, Table, column, to_html, to_terminal, words
-from trainwright.errors import Inexpressible, Infeasible, InvalidInput, UnsupportedFeature
+from trainwright.documents.view import (
+    Column,
+    Folded,
+    Line,
+    Table,
+    column,
+    to_html,
+    to_terminal,
+    words,
+)
+from trainwright.errors import (
+    Fault,
+    Inexpressible,
+    Infeasible,
+    InvalidInput,
+    TrainwrightError,
+    UnsupportedFeature,
+)
 from trainwright.formats.atomic_file import write_text
 from trainwright.formats.document_json import encode
-from trainwright.plans.plan import DATA_INSIDE, FORMAT_VERSION, mapping_name
+from trainwright.plans.plan import DATA_INSIDE, FORMAT_VERSION, Parallelism, mapping_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from pathlib import Path
-
     from rich.console import RenderableType
 
     from trainwright.documents.model_plan import Alternative
-    from trainwright.documents.view import Column, Line
-    from trainwright.errors import Fault, TrainwrightError
-    from trainwright.plans.plan import Parallelism
 
 # Small pieces every table shares: plain tables, ranges of ids, rendering to text
 # -------------------------------------------------------------------------------

@@ -3,30 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from trainwright.documents import view
 from trainwright.documents.printing import counted, ranges
-from trainwright.documents.view import (
-    MARKS,
-    Cell,
-    Table,
-    column,
-    percent,
-    recomputed_of,
-    relaxation_lines,
-    seconds,
-    size,
-    table_of,
-    warning_lines,
-    words,
-)
 from trainwright.errors import Fault, InvalidInput
+from trainwright.execution import Budget
 from trainwright.formats.document_json import decode, encode
 from trainwright.formats.json_text import show_typed
 from trainwright.options.inputs import ProfileInput, inside, setting_record
+from trainwright.partitioning.downset_dp import Restrictions
 from trainwright.partitioning.evaluate import evaluate, find_overflows, time_per_sample_s
 from trainwright.partitioning.profile_planner import baselines, diagnose, search, slowdown
 from trainwright.plans.plan import (
@@ -37,24 +27,17 @@ from trainwright.plans.plan import (
     SpaceRecord,
     Stage,
 )
-from trainwright.plans.prediction import TimeBreakdown
+from trainwright.plans.prediction import StageCost, TimeBreakdown
 from trainwright.plans.status import Baseline, Binding, BoundKind, Relaxation, Status, relative_gap
 from trainwright.plugins import PARTITIONERS, PlugIn, plug_in
-from trainwright.profile import Recompute, Setting
+from trainwright.profile import Profile, Recompute, Setting
 from trainwright.profile.profile import BLOCK_LAYER
 from trainwright.provenance import __version__
 from trainwright.units import format_bytes, format_percent_up, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from trainwright.documents.model_plan import ModelPlanResult
     from trainwright.documents.placement import PlacementResult
-    from trainwright.documents.view import Line
-    from trainwright.execution import Budget
-    from trainwright.partitioning.downset_dp import Restrictions
-    from trainwright.plans.prediction import StageCost
-    from trainwright.profile import Profile
 
     Priced = tuple[Plan, Profile, Setting, tuple[StageCost, ...]]
 
@@ -624,33 +607,33 @@ def read_plan(document: PlanResult | ModelPlanResult | EstimateResult) -> tuple[
 # -------------------------------------------------------------------------------
 
 _STAGE_COLUMNS: Final = (
-    column("stage"),
-    words("layers"),
-    column("data", "data_parallel", "d"),
-    column("tensor", "tensor_parallel", "t"),
-    column("recomputed", "num_recomputed", "recomp"),
-    column("time", "time_per_sample_s"),
-    column("compute", "compute_s"),
-    column("traffic", "edge_traffic_s"),
-    column("sync", "gradient_sync_s"),
-    column("memory", "memory_bytes"),
-    column("of limit", "memory_share"),
-    column("held", "microbatches_in_flight"),
-    MARKS,
+    view.column("stage"),
+    view.words("layers"),
+    view.column("data", "data_parallel", "d"),
+    view.column("tensor", "tensor_parallel", "t"),
+    view.column("recomputed", "num_recomputed", "recomp"),
+    view.column("time", "time_per_sample_s"),
+    view.column("compute", "compute_s"),
+    view.column("traffic", "edge_traffic_s"),
+    view.column("sync", "gradient_sync_s"),
+    view.column("memory", "memory_bytes"),
+    view.column("of limit", "memory_share"),
+    view.column("held", "microbatches_in_flight"),
+    view.MARKS,
 )
 
 
-def plan_view(document: PlanResult) -> Iterator[Line]:
+def plan_view(document: PlanResult) -> Iterator[view.Line]:
     """Headline, stages, what binds or what would make it fit, and the baselines."""
     yield from _headline(document)
     yield from _stages(document.stages, document.request)
     yield from reason_lines(document, "plan")
     if document.baselines:
         yield baseline_table(document.baselines)
-    yield from warning_lines(document.warnings)
+    yield from view.warning_lines(document.warnings)
 
 
-def estimate_view(document: EstimateResult) -> Iterator[Line]:
+def estimate_view(document: EstimateResult) -> Iterator[view.Line]:
     """The price of a given plan, and which stages overflow."""
     verdict = "fits" if document.fits else "does NOT fit"
     yield (
@@ -660,7 +643,7 @@ def estimate_view(document: EstimateResult) -> Iterator[Line]:
     )
     yield from _stages(document.stages, document.request)
     yield from overflow_lines(document)
-    yield from warning_lines(document.warnings)
+    yield from view.warning_lines(document.warnings)
 
 
 def overflow_lines(document: EstimateResult) -> Iterator[str]:
@@ -669,7 +652,7 @@ def overflow_lines(document: EstimateResult) -> Iterator[str]:
         yield f"stage {over.stage} overflows by {format_bytes(over.missing_bytes)}"
 
 
-def _stages(stages: tuple[StageRecord, ...], request: FlatRequest) -> Iterator[Line]:
+def _stages(stages: tuple[StageRecord, ...], request: FlatRequest) -> Iterator[view.Line]:
     if stages:
         limit_bytes = request.setting.memory_bytes if request.setting else None
         yield stage_table(stages, limit_bytes)
@@ -707,11 +690,11 @@ def plan_verdict(document: PlanResult) -> str:
     return "unknown: the limit was reached before a plan or a proof was found"
 
 
-def stage_table(stages: tuple[StageRecord, ...], limit_bytes: float | None) -> Table:
+def stage_table(stages: tuple[StageRecord, ...], limit_bytes: float | None) -> view.Table:
     """One row per stage."""
     slowest_s = max(stage.time_per_sample_s for stage in stages)
     slowest = [at for at, stage in enumerate(stages) if stage.time_per_sample_s == slowest_s]
-    return table_of(
+    return view.table_of(
         "Plan",
         _STAGE_COLUMNS,
         (
@@ -720,13 +703,13 @@ def stage_table(stages: tuple[StageRecord, ...], limit_bytes: float | None) -> T
                 ranges(stage.layers),
                 stage.data_parallel,
                 stage.tensor_parallel,
-                recomputed_of(stage.num_recomputed, len(stage.layers)),
-                seconds(stage.time_per_sample_s),
-                seconds(stage.breakdown.compute_s),
-                seconds(stage.breakdown.edge_traffic_s),
-                seconds(stage.breakdown.gradient_sync_s),
-                size(stage.memory_bytes),
-                percent(stage.memory_bytes / limit_bytes if limit_bytes else None),
+                view.recomputed_of(stage.num_recomputed, len(stage.layers)),
+                view.seconds(stage.time_per_sample_s),
+                view.seconds(stage.breakdown.compute_s),
+                view.seconds(stage.breakdown.edge_traffic_s),
+                view.seconds(stage.breakdown.gradient_sync_s),
+                view.size(stage.memory_bytes),
+                view.percent(stage.memory_bytes / limit_bytes if limit_bytes else None),
                 stage.microbatches_in_flight,
                 ", ".join(
                     ["slowest"] * (index in slowest)
@@ -749,7 +732,7 @@ def reason_lines(document: PlanResult | PlacementResult, what: str) -> Iterator[
     """Why nothing fits and what would change that, or that a search was cut short."""
     if document.binding is not None:
         yield f"why: {document.binding.description}"
-    yield from relaxation_lines(document.relaxations)
+    yield from view.relaxation_lines(document.relaxations)
     if document.interrupted:
         yield f"interrupted: this is the best {what} found so far"
 
@@ -768,25 +751,25 @@ def _what_binds(found: Explanation, limit_bytes: float | None) -> Iterator[str]:
         )
 
 
-def baseline_table(baselines: tuple[Baseline, ...]) -> Table:
+def baseline_table(baselines: tuple[Baseline, ...]) -> view.Table:
     """Restricted modes and equal splits, each beside the plan."""
-    return table_of(
+    return view.table_of(
         "Restricted modes and equal splits",
         (
-            words("plan"),
-            column("time", "time_per_sample_s"),
-            column("slowdown"),
-            column("stages", "num_stages"),
+            view.words("plan"),
+            view.column("time", "time_per_sample_s"),
+            view.column("slowdown"),
+            view.column("stages", "num_stages"),
         ),
         (
             (
                 other.name,
                 str(other.status)
                 if other.time_per_sample_s is None
-                else seconds(other.time_per_sample_s),
+                else view.seconds(other.time_per_sample_s),
                 None
                 if other.slowdown is None
-                else Cell(text=f"{other.slowdown:.3f}x", value=other.slowdown),
+                else view.Cell(text=f"{other.slowdown:.3f}x", value=other.slowdown),
                 other.num_stages or "",
             )
             for other in baselines

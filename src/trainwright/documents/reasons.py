@@ -8,22 +8,19 @@ its price and the options that ask for it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.documents.printing import NEGLIGIBLE, layout_cells, layout_columns
-from trainwright.documents.view import column, percent, seconds, size, table_of, words
+from trainwright.documents.view import Cell, Table, column, percent, seconds, size, table_of, words
 from trainwright.plans.plan import DATA_INSIDE, Parallelism, mapping_name
-from trainwright.plans.status import Status
+from trainwright.plans.status import Relaxation, Status
 from trainwright.units import format_count
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from trainwright.documents.explanation import ModelExplanation
     from trainwright.documents.model_plan import Alternative, ModelPlanResult
-    from trainwright.documents.view import Cell, Table
-    from trainwright.plans.status import Relaxation
 
 
 # What a document keeps of its reasons

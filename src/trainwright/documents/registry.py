@@ -8,16 +8,14 @@ imported: only the kind at hand is loaded, and no kind knows this table.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from importlib import import_module
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from trainwright.errors import InvalidInput
 from trainwright.formats.records import json_schema
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
@@ -19,41 +20,36 @@ from trainwright.model import (
 )
 from trainwright.options.question import call_of, trained_in
 from trainwright.planning.bounds.pools import common_precision
-from trainwright.plans.capability import OTHER_TARGETS, TARGETS, capability_of, unsupported
-from trainwright.plans.configuration import (
-    DEFAULT_OVERLAP,
-    NO_OVERHEADS,
-    USUAL_KERNELS,
-    PlanRequest,
-    even_blocks,
-    own_split,
+from trainwright.plans import configuration
+from trainwright.plans.capability import (
+    OTHER_TARGETS,
+    TARGETS,
+    Demands,
+    Gap,
+    capability_of,
+    unsupported,
 )
 from trainwright.plans.job import Job, StagePart, unsaid_training, unwritable
 from trainwright.plans.plan import DEFAULT_SCHEDULE, Parallelism
+from trainwright.plans.prediction import RankRecord
 from trainwright.plans.schedule import FamilyShape
 from trainwright.profile import Recompute
 from trainwright.profile.measured_model import MeasuredModel
 from trainwright.scheduling.families import family_named
-from trainwright.step.account import time_range
+from trainwright.step.account import TimeRange, time_range
 from trainwright.step.pipeline import PipelineShape, placement_of
 from trainwright.step.pools import processes_per_node
 from trainwright.step.predict import shape_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from trainwright.documents.fit import FitRequest
     from trainwright.documents.model_estimate import ModelEstimateRequest
     from trainwright.documents.model_plan import ModelPlanResult
-    from trainwright.plans.capability import Demands, Gap
-    from trainwright.plans.configuration import Configuration
-    from trainwright.plans.prediction import RankRecord
     from trainwright.profile.measured_model import Trained
-    from trainwright.step.account import TimeRange
 
 
 def trained_and_cluster(
-    request: PlanRequest | ModelEstimateRequest,
+    request: configuration.PlanRequest | ModelEstimateRequest,
 ) -> tuple[Trained, Cluster]:
     """What a request carries of the model, which may be known by its costs alone, and the cluster.
 
@@ -62,24 +58,26 @@ def trained_and_cluster(
     if request.cluster is None:
         raise InvalidInput.of("request.cluster", "required field is missing")
     cluster = decode(Cluster, request.cluster.content, path="request.cluster.content")
-    if isinstance(request, PlanRequest):
+    if isinstance(request, configuration.PlanRequest):
         return call_of(request).question.model, cluster
     return trained_in(request.model, sequence=stated_length(request.configuration)), cluster
 
 
-def stated_length(run: Configuration) -> int | None:
+def stated_length(run: configuration.Configuration) -> int | None:
     """Tokens of a sequence of a run; None for 1, which stands for a length that nobody said."""
     return None if run.sequence_length == 1 else run.sequence_length
 
 
-def batch_in_words(run: Configuration) -> str:
+def batch_in_words(run: configuration.Configuration) -> str:
     """What a step trains on."""
     length = stated_length(run)
     tokens = "" if length is None else f" of {length:,} tokens"
     return f"{run.global_batch:,} sequences{tokens} per step"
 
 
-def range_of(model: Trained, cluster: Cluster, run: Configuration) -> TimeRange | None:
+def range_of(
+    model: Trained, cluster: Cluster, run: configuration.Configuration
+) -> TimeRange | None:
     """The ratios to the predicted step that hold nine of ten measured ones.
 
     None where layers were measured: how far such steps are from real ones nobody has counted yet.
@@ -88,7 +86,7 @@ def range_of(model: Trained, cluster: Cluster, run: Configuration) -> TimeRange 
 
 
 def model_and_cluster(
-    request: PlanRequest | ModelEstimateRequest | FitRequest,
+    request: configuration.PlanRequest | ModelEstimateRequest | FitRequest,
 ) -> tuple[TransformerConfig, Cluster]:
     """What a request carries of model and cluster; raises `InvalidInput` under its keys."""
     if request.cluster is None:
@@ -104,7 +102,7 @@ def model_and_cluster(
 
 
 def job_of_configuration(
-    run: Configuration, model: TransformerConfig, cluster: Cluster, *, model_name: str
+    run: configuration.Configuration, model: TransformerConfig, cluster: Cluster, *, model_name: str
 ) -> Job:
     """The job of a run stated in degrees."""
     pool, shape = cluster.pool_of(), shape_of(run)
@@ -164,9 +162,9 @@ def planned_job(document: ModelPlanResult, model: TransformerConfig, cluster: Cl
         schedule=shape.family,
         recipe=document.request.recipe or DEFAULT_RECIPE,
         recompute_modules=document.request.space.recompute_modules,
-        **asdict(document.request.kernels or USUAL_KERNELS),
-        overlap=document.request.overlap or DEFAULT_OVERLAP,
-        overheads=document.request.overheads or NO_OVERHEADS,
+        **asdict(document.request.kernels or configuration.USUAL_KERNELS),
+        overlap=document.request.overlap or configuration.DEFAULT_OVERLAP,
+        overheads=document.request.overheads or configuration.NO_OVERHEADS,
         devices_per_node=min(cluster.pools[pool].devices_per_node for pool in nodes or (0,)),
         node_kinds=tuple(cluster.pools[pool].accelerator.name for pool in nodes),
     )
@@ -240,10 +238,10 @@ def layer_kinds(model: TransformerConfig) -> tuple[LayerKind, ...]:
     return layer_graph(model, RunShape(microbatch_size=1, sequence_length=1)).kinds
 
 
-def _stages_of(run: Configuration, model: TransformerConfig) -> tuple[StagePart, ...]:
+def _stages_of(run: configuration.Configuration, model: TransformerConfig) -> tuple[StagePart, ...]:
     kinds = layer_kinds(model)
     first = kinds.index(LayerKind.BLOCK)
-    counts = run.blocks_per_stage or even_blocks(model.num_layers, run.num_stages)
+    counts = run.blocks_per_stage or configuration.even_blocks(model.num_layers, run.num_stages)
     cuts = [first + count for count in accumulate(counts, initial=0)]
     cuts[0], cuts[-1] = 0, len(kinds)
     stages = []
@@ -305,17 +303,19 @@ def splits_alike(job: Job, target: str) -> bool:
     """Whether a framework that takes no stages would cut the model as the plan does."""
     if job.degrees.pipeline == 1:
         return True
-    own = own_split(target, job.model, len(job.stages))
+    own = configuration.own_split(target, job.model, len(job.stages))
     return job.has_usual_ends and job.blocks_per_stage == own
 
 
-def runs_on(run: Configuration, model: Trained, cluster: Cluster, target: str) -> bool:
+def runs_on(
+    run: configuration.Configuration, model: Trained, cluster: Cluster, target: str
+) -> bool:
     """Whether the framework runs all of it; none runs a model of which only the costs are known."""
     return not isinstance(model, MeasuredModel) and not gaps_of_run(run, model, cluster, target)
 
 
 def gaps_of_run(
-    run: Configuration, model: TransformerConfig, cluster: Cluster, target: str
+    run: configuration.Configuration, model: TransformerConfig, cluster: Cluster, target: str
 ) -> tuple[str, ...]:
     """One line each; empty where the framework runs all of it."""
     job = job_of_configuration(run, model, cluster, model_name="model")

@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from trainwright.documents.printing import ranges
 from trainwright.documents.verification import GradientCheck
-from trainwright.documents.view import Cell, column, size, table_of, warning_lines, words
+from trainwright.documents.view import (
+    Cell,
+    Line,
+    Table,
+    column,
+    size,
+    table_of,
+    warning_lines,
+    words,
+)
 from trainwright.errors import InvalidInput
 from trainwright.formats.document_json import decode, encode_compact
 from trainwright.formats.schedule_json import ScheduleSpec, order_rows, read_order_rows
 from trainwright.options.inputs import embed
-from trainwright.options.schedule import Method, ScheduleCase
-from trainwright.plans.lowered import WaitsFor
+from trainwright.options.schedule import Method, ScheduleCase, SearchOptions
+from trainwright.plans.lowered import CriticalStep, Timeline, WaitsFor
 from trainwright.plans.plan import FORMAT_VERSION, CommandLine, Embedded
-from trainwright.plans.schedule import ActionKind
+from trainwright.plans.schedule import ActionKind, Placement, Schedule, ScheduleCosts
 from trainwright.plans.status import (
     OPTIMAL_TOLERANCE,
     Bound,
@@ -33,13 +43,6 @@ from trainwright.scheduling.simulate import critical_path, simulate, validate
 from trainwright.units import TimeUnit, format_bytes, format_percent_up
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
-
-    from trainwright.documents.view import Line, Table
-    from trainwright.options.schedule import SearchOptions
-    from trainwright.plans.lowered import CriticalStep, Timeline
-    from trainwright.plans.schedule import Placement, Schedule, ScheduleCosts
     from trainwright.scheduling.search import ParetoPoint
 
 

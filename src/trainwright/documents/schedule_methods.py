@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,13 +19,22 @@ from trainwright.documents.schedule import (
     schedule_of,
 )
 from trainwright.errors import InvalidInput, UnsupportedFeature
+from trainwright.execution import Budget
 from trainwright.formats.atomic_file import read_bytes
 from trainwright.formats.document_json import decode_document
 from trainwright.formats.json_text import scan_json
 from trainwright.formats.schedule_json import is_json, parse_orders, read_orders
 from trainwright.options.inputs import display_name, naming_options
-from trainwright.options.schedule import DEFAULT_CHUNKS, OPTION_OF, Method, require_size
-from trainwright.plans.schedule import Placement, Schedule, ScheduleMemory
+from trainwright.options.schedule import (
+    DEFAULT_CHUNKS,
+    OPTION_OF,
+    Method,
+    ScheduleCase,
+    SearchOptions,
+    require_size,
+)
+from trainwright.plans.lowered import Timeline
+from trainwright.plans.schedule import Placement, Schedule, ScheduleCosts, ScheduleMemory
 from trainwright.plans.status import Objective
 from trainwright.scheduling.bounds import LimitTooSmall, limit_below_all, misfit
 from trainwright.scheduling.candidates import (
@@ -37,6 +46,7 @@ from trainwright.scheduling.candidates import (
 from trainwright.scheduling.exact import load_solver, solve_exactly
 from trainwright.scheduling.families import (
     FAMILIES,
+    Family,
     FamilyRequest,
     GivenFamily,
     family_named,
@@ -44,6 +54,7 @@ from trainwright.scheduling.families import (
 )
 from trainwright.scheduling.families.family import without_limits
 from trainwright.scheduling.search import (
+    ParetoPoint,
     many_limits,
     named_front,
     search_schedule,
@@ -52,17 +63,6 @@ from trainwright.scheduling.search import (
 )
 from trainwright.scheduling.simulate import simulate, validate
 from trainwright.units import format_bytes, format_bytes_up
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from trainwright.execution import Budget
-    from trainwright.options.schedule import ScheduleCase, SearchOptions
-    from trainwright.plans.lowered import Timeline
-    from trainwright.plans.schedule import ScheduleCosts
-    from trainwright.scheduling.families import Family
-    from trainwright.scheduling.search import ParetoPoint
-
 
 # Orders to price: a file, a schedule, or a schedule document with costs of its own
 # ---------------------------------------------------------------------------------

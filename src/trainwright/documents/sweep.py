@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
@@ -13,6 +14,8 @@ from trainwright.documents.printing import layout_cells, layout_columns
 from trainwright.documents.view import (
     MARKS,
     Cell,
+    Line,
+    Table,
     column,
     number,
     percent,
@@ -25,9 +28,11 @@ from trainwright.documents.view import (
 from trainwright.errors import Fault, InvalidInput, refuse
 from trainwright.model import count_parameters
 from trainwright.options.inputs import inside, naming_options
-from trainwright.options.question import known_length
+from trainwright.options.option import Options
+from trainwright.options.question import ModelCall, known_length
 from trainwright.options.table import fields_given, option_of
 from trainwright.planning.bounds.pools import common_precision
+from trainwright.planning.question.question import ModelQuestion, WeightedAim
 from trainwright.planning.reasons.objectives import (
     Objective,
     Outcome,
@@ -46,21 +51,10 @@ from trainwright.plans.plan import FORMAT_VERSION, Parallelism
 from trainwright.plans.status import OPTIMAL_TOLERANCE, Status, relative_gap
 from trainwright.profile.measured_model import MeasuredModel
 from trainwright.provenance import RARE
-from trainwright.units import (
-    format_bytes,
-    format_percent_up,
-    format_seconds,
-)
+from trainwright.units import format_bytes, format_percent_up, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
     from trainwright.arrays import Floats
-    from trainwright.documents.model_plan import ModelPlanResult
-    from trainwright.documents.view import Line, Table
-    from trainwright.options.option import Options
-    from trainwright.options.question import ModelCall
-    from trainwright.planning.question.question import ModelQuestion, WeightedAim
 
 # The document of `plan` on several numbers of devices: one row each, and the plan to prefer
 # ------------------------------------------------------------------------------------------

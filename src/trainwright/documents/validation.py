@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from trainwright.documents.view import (
-    column,
-    number,
-    percent,
-    seconds,
-    size,
-    table_of,
-    warning_lines,
-    words,
-)
+from trainwright.documents import view
 from trainwright.errors import InvalidInput, MissingExtra
 from trainwright.plans.plan import FORMAT_VERSION, CommandLine
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from trainwright.documents.view import Cell, Line, Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +141,7 @@ QUANTITIES = (
 )
 
 
-def validation_view(found: ValidationResult) -> Iterator[Line]:
+def validation_view(found: ValidationResult) -> Iterator[view.Line]:
     """Errors, then ranking and intervals, then what was not modelled."""
     yield error_table(found)
     if is_ranked(found):
@@ -165,24 +151,24 @@ def validation_view(found: ValidationResult) -> Iterator[Line]:
         yield intervals
     if any(dataset.skipped for dataset in found.datasets):
         yield skipped_table(found)
-    yield from warning_lines(found.warnings)
+    yield from view.warning_lines(found.warnings)
 
 
-def error_table(found: ValidationResult) -> Table:
+def error_table(found: ValidationResult) -> view.Table:
     """Relative errors by file and quantity."""
-    return table_of(
+    return view.table_of(
         "Relative errors",
         (
-            words("file"),
-            column("rows"),
-            column("modelled"),
-            words("quantity"),
-            column("runs", "n", "n"),
-            column("mean", "mape"),
-            column("median", "median_ape"),
-            column("nine of ten below", "p90_ape", "p90"),
-            column("largest", "max_ape", "max"),
-            column("bias"),
+            view.words("file"),
+            view.column("rows"),
+            view.column("modelled"),
+            view.words("quantity"),
+            view.column("runs", "n", "n"),
+            view.column("mean", "mape"),
+            view.column("median", "median_ape"),
+            view.column("nine of ten below", "p90_ape", "p90"),
+            view.column("largest", "max_ape", "max"),
+            view.column("bias"),
         ),
         (cells for dataset in found.datasets for cells in _error_rows(dataset)),
         caption="relative errors",
@@ -190,7 +176,7 @@ def error_table(found: ValidationResult) -> Table:
     )
 
 
-def _error_rows(dataset: DatasetScore) -> Iterator[tuple[Cell | float | str, ...]]:
+def _error_rows(dataset: DatasetScore) -> Iterator[tuple[view.Cell | float | str, ...]]:
     head = (dataset.name, dataset.rows, dataset.modelled)
     stated = [
         (label, record)
@@ -199,7 +185,13 @@ def _error_rows(dataset: DatasetScore) -> Iterator[tuple[Cell | float | str, ...
     ]
     for label, record in stated:
         shares = (record.mape, record.median_ape, record.p90_ape, record.max_ape)
-        yield *head, label, record.n, *map(percent, shares), percent(record.bias, sign=True)
+        yield (
+            *head,
+            label,
+            record.n,
+            *map(view.percent, shares),
+            view.percent(record.bias, sign=True),
+        )
     if not stated:
         yield *head, *("",) * 7
 
@@ -209,27 +201,27 @@ def is_ranked(found: ValidationResult) -> bool:
     return any(dataset.ranked_groups for dataset in found.datasets)
 
 
-def ranking_table(found: ValidationResult) -> Table:
+def ranking_table(found: ValidationResult) -> view.Table:
     """How well layouts of one job are ranked, and what choosing the first loses."""
     ranked = [dataset for dataset in found.datasets if dataset.ranked_groups]
     jobs = sum(dataset.ranked_groups for dataset in ranked)
-    made = table_of(
+    made = view.table_of(
         "Ranking",
         (
-            words("file"),
-            column("jobs", "ranked_groups"),
-            column("tau", "kendall_tau"),
-            column("ceiling", "tau_ceiling"),
-            column("regret", "regret_mean", "regret mean"),
-            column("at most", "regret_max", "regret max"),
+            view.words("file"),
+            view.column("jobs", "ranked_groups"),
+            view.column("tau", "kendall_tau"),
+            view.column("ceiling", "tau_ceiling"),
+            view.column("regret", "regret_mean", "regret mean"),
+            view.column("at most", "regret_max", "regret max"),
         ),
         (
             *(
                 (
                     dataset.name,
                     dataset.ranked_groups,
-                    number(dataset.kendall_tau, ".2f"),
-                    number(dataset.tau_ceiling, ".2f"),
+                    view.number(dataset.kendall_tau, ".2f"),
+                    view.number(dataset.tau_ceiling, ".2f"),
                     *_regrets(dataset.top1_regret),
                 )
                 for dataset in ranked
@@ -243,46 +235,48 @@ def ranking_table(found: ValidationResult) -> Table:
     return made.without_empty()
 
 
-def _regrets(found: RegretRecord | None) -> tuple[Cell, Cell]:
-    return (percent(found.mean), percent(found.max)) if found else (percent(None),) * 2
+def _regrets(found: RegretRecord | None) -> tuple[view.Cell, view.Cell]:
+    return (
+        (view.percent(found.mean), view.percent(found.max)) if found else (view.percent(None),) * 2
+    )
 
 
-def interval_table(found: ValidationResult) -> Table:
+def interval_table(found: ValidationResult) -> view.Table:
     """False fits, and how many steps lie inside their interval beside how many should."""
-    made = table_of(
+    made = view.table_of(
         "Fits and intervals",
         (
-            words("file"),
-            column("false fits", "false_fits"),
-            column("refused, but ran", "refused"),
-            column("in 90% interval", "interval_coverage"),
-            column("expected", "interval_expected"),
-            column("interval width", "interval_width"),
+            view.words("file"),
+            view.column("false fits", "false_fits"),
+            view.column("refused, but ran", "refused"),
+            view.column("in 90% interval", "interval_coverage"),
+            view.column("expected", "interval_expected"),
+            view.column("interval width", "interval_width"),
         ),
         (
             *(
                 (
                     dataset.name,
-                    percent(dataset.false_fits),
-                    percent(dataset.refused),
-                    percent(dataset.interval_coverage),
+                    view.percent(dataset.false_fits),
+                    view.percent(dataset.refused),
+                    view.percent(dataset.interval_coverage),
                     _accepted(dataset.interval_check),
-                    percent(dataset.interval_width),
+                    view.percent(dataset.interval_width),
                 )
                 for dataset in found.datasets
             ),
-            ("all files", "", "", percent(found.pooled_interval_coverage), "", ""),
+            ("all files", "", "", view.percent(found.pooled_interval_coverage), "", ""),
         ),
         caption="fits and intervals",
     )
     return made.without_empty()
 
 
-def skipped_table(found: ValidationResult) -> Table:
+def skipped_table(found: ValidationResult) -> view.Table:
     """Rows that were not modelled, the most frequent reason of each file first."""
-    return table_of(
+    return view.table_of(
         "Rows left out, and why",
-        (words("file"), column("rows"), words("why", "reason")),
+        (view.words("file"), view.column("rows"), view.words("why", "reason")),
         (
             (dataset.name, one.rows, one.reason)
             for dataset in found.datasets
@@ -304,34 +298,34 @@ def _accepted(check: CoverageCheck | None) -> str:
 # -----------------------------------------------
 
 _QUANTITIES = (
-    ("step_time_s", "measured_step_time_s", seconds),
-    ("peak_memory_bytes", "measured_peak_memory_bytes", size),
-    ("static_memory_bytes", "measured_static_memory_bytes", size),
+    ("step_time_s", "measured_step_time_s", view.seconds),
+    ("peak_memory_bytes", "measured_peak_memory_bytes", view.size),
+    ("static_memory_bytes", "measured_static_memory_bytes", view.size),
 )
 
 
-def rows_table(found: ValidationResult, *, most: int | None = None) -> Table:
+def rows_table(found: ValidationResult, *, most: int | None = None) -> view.Table:
     """One row per run; of many those `most` with the largest errors of time."""
     runs = [(dataset.name, run) for dataset in found.datasets for run in dataset.runs]
     hidden = 0 if most is None else len(runs) - most
     if hidden > 0:
         runs = sorted(runs, key=lambda pair: -_time_error(pair[1]))[:most]
-    made = table_of(
+    made = view.table_of(
         "Predicted and measured",
         (
-            words("file", on="page"),
-            words("run", "row_id"),
-            column("repeats"),
-            column("step", "step_time_s"),
-            column("measured", "measured_step_time_s"),
-            column("off", "step_error"),
-            column("memory", "peak_memory_bytes"),
-            column("measured", "measured_peak_memory_bytes"),
-            column("off", "memory_error"),
-            column("static", "static_memory_bytes"),
-            column("measured", "measured_static_memory_bytes"),
-            column("off", "static_error"),
-            words("assumed"),
+            view.words("file", on="page"),
+            view.words("run", "row_id"),
+            view.column("repeats"),
+            view.column("step", "step_time_s"),
+            view.column("measured", "measured_step_time_s"),
+            view.column("off", "step_error"),
+            view.column("memory", "peak_memory_bytes"),
+            view.column("measured", "measured_peak_memory_bytes"),
+            view.column("off", "memory_error"),
+            view.column("static", "static_memory_bytes"),
+            view.column("measured", "measured_static_memory_bytes"),
+            view.column("off", "static_error"),
+            view.words("assumed"),
         ),
         (
             (name, run.row_id, run.repeats, *_run_cells(run), ", ".join(run.assumed))
@@ -349,13 +343,13 @@ def _time_error(run: ScoredRun) -> float:
     return abs(run.step_time_s / run.measured_step_time_s - 1)
 
 
-def _run_cells(run: ScoredRun) -> Iterator[Cell]:
+def _run_cells(run: ScoredRun) -> Iterator[view.Cell]:
     for name, measured_name, shown in _QUANTITIES:
         predicted, measured = getattr(run, name), getattr(run, measured_name)
         yield shown(predicted)
         yield shown(measured)
         known = predicted is not None and measured
-        yield percent(predicted / measured - 1 if known else None, sign=True)
+        yield view.percent(predicted / measured - 1 if known else None, sign=True)
 
 
 # Predicted against measured, one panel per quantity, one colour per file (extra `[plot]`)

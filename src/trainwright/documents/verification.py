@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from trainwright.documents.view import table_of, words
+from trainwright.documents.view import Line, Table, table_of, words
 from trainwright.plans.plan import FORMAT_VERSION
 from trainwright.provenance import RARE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from trainwright.documents.view import Line, Table
-
 
 # What a real run of a schedule gave, compared with the same model in one piece
 # -----------------------------------------------------------------------------

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias
 
 from trainwright.units import format_bytes, format_count, format_part, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.table import Table as RichTable
 

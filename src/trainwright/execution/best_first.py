@@ -12,10 +12,8 @@ from __future__ import annotations
 
 import heapq
 import math
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, TypeVar
 
 Node = TypeVar("Node")
 

@@ -12,15 +12,13 @@ import os
 import re
 import shutil
 import stat
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from trainwright.errors import InvalidInput
 from trainwright.units import MIB
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 LARGEST_FILE: Final = 2**29  # ten times what any input needs; a device may have no end
 

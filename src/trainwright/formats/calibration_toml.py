@@ -38,12 +38,7 @@ from trainwright.cluster.calibration import (
     Range,
     SoftwareClass,
 )
-from trainwright.cluster.framework_memory import (
-    Figure,
-    FrameworkMemory,
-    Share,
-    memory_of_software,
-)
+from trainwright.cluster.framework_memory import Figure, FrameworkMemory, Share, memory_of_software
 from trainwright.errors import Fault, InvalidInput
 from trainwright.formats.atomic_file import read_bytes, write_text
 from trainwright.formats.document_json import decode

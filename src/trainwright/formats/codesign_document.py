@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from trainwright.cluster import (
     NO_LOSS,
     Calibration,
     ChipTemplate,
+    Cluster,
     Efficiency,
     Surroundings,
     networked,
@@ -20,9 +21,6 @@ from trainwright.formats.document_json import decode_document
 from trainwright.plans.plan import DEFAULT_SCHEDULE, FORMAT_VERSION, CommandLine, Embedded
 from trainwright.plans.status import BoundKind, Status
 from trainwright.provenance import RARE
-
-if TYPE_CHECKING:
-    from trainwright.cluster import Cluster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

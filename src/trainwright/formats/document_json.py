@@ -11,22 +11,18 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from trainwright.errors import Fault, InvalidInput
+from trainwright.formats import json_text
 from trainwright.formats.atomic_file import read_bytes, write_text
-from trainwright.formats.json_text import in_document_order, quote, show_typed, show_value
 from trainwright.formats.records import decoder_for
 from trainwright.plans.plan import Embedded
 from trainwright.provenance import RARE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from trainwright.formats.json_text import PathFault
 
 Record = TypeVar("Record")
 
@@ -81,7 +77,7 @@ def decode(
     *,
     path: str = "",
     source: str | None = None,
-    text_faults: Iterable[PathFault] = (),
+    text_faults: Iterable[json_text.PathFault] = (),
 ) -> Record:
     """Read a record of the given type; `path` is where in its document `value` lies.
 
@@ -91,7 +87,7 @@ def decode(
     hint: Any = record
     found = decoder_for(hint)(value, (), faults)
     if faults:
-        raise InvalidInput(_below(path, in_document_order(faults, value)), source=source)
+        raise InvalidInput(_below(path, json_text.in_document_order(faults, value)), source=source)
     assert isinstance(found, record)
     return found
 
@@ -107,12 +103,12 @@ def decode_document(
     kinds: Mapping[str, type[Record]],
     *,
     source: str | None = None,
-    text_faults: Iterable[PathFault] = (),
+    text_faults: Iterable[json_text.PathFault] = (),
 ) -> Record:
     """Read a document of one of `kinds` (its `kind` → its type); raises `InvalidInput`."""
     if not isinstance(value, dict):
         raise InvalidInput.of(
-            "document", f"must be a JSON object, got {show_typed(value)}", source=source
+            "document", f"must be a JSON object, got {json_text.show_typed(value)}", source=source
         )
     record = document_type(value, kinds, source=source)
     return decode(record, value, source=source, text_faults=text_faults)
@@ -124,10 +120,10 @@ def document_type(
     """The type a document says it has; raises `InvalidInput` for another kind or a later format."""
     kind = value.get("kind")
     if not isinstance(kind, str) or kind not in kinds:
-        found = "none" if kind is None else quote(kind) if isinstance(kind, str) else ""
-        wanted = ", ".join(map(quote, kinds))
+        found = "none" if kind is None else json_text.quote(kind) if isinstance(kind, str) else ""
+        wanted = ", ".join(map(json_text.quote, kinds))
         choice = "one of " if len(kinds) > 1 else ""
-        problem = f"must be {choice}{wanted}, got {found or show_typed(kind)}"
+        problem = f"must be {choice}{wanted}, got {found or json_text.show_typed(kind)}"
         if kind is None:
             problem += (
                 "; a profile or a config.json becomes a document where it is planned: trainwright "
@@ -155,7 +151,7 @@ def carried(value: Mapping[str, Any], part: str, *, source: str | None = None) -
     found = request.get(part) if isinstance(request, dict) else None
     path = f"request.{part}"
     if not isinstance(found, dict):
-        problem = f"is not there: {quote(str(value.get('kind')))} carries no {part}"
+        problem = f"is not there: {json_text.quote(str(value.get('kind')))} carries no {part}"
         raise InvalidInput.of(path, problem, source=source)
     own = decode(Embedded, found, path=path, source=source)
     if content_hash(own.content) != own.sha256:
@@ -172,11 +168,11 @@ def refuse_newer_version(
     if not isinstance(version, (int, float)):
         return  # its reader says so, with all other faults
     if version > current:
-        shown = show_value(version)
+        shown = json_text.show_value(version)
         problem = f"must be <= {current}, got {shown}; a newer trainwright wrote this file"
         raise InvalidInput.of("format_version", problem, source=source)
     if version < 1:
-        problem = f"must be >= 1, got {show_value(version)}"
+        problem = f"must be >= 1, got {json_text.show_value(version)}"
         raise InvalidInput.of("format_version", problem, source=source)
 
 

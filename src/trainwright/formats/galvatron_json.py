@@ -24,41 +24,22 @@ a number or one for each type, as in the files of Galvatron's visualizer.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from pathlib import Path
+from typing import Annotated, Any, Final
 
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
+from trainwright.formats import profile_json
 from trainwright.formats.atomic_file import exists, read_bytes
 from trainwright.formats.document_json import decode
 from trainwright.formats.json_text import in_document_order, quote, scan_json, show_typed
-from trainwright.formats.profile_json import (
-    Amount,
-    CircumstancesRecord,
-    ClassRecord,
-    EdgeRecord,
-    GradientSyncRecord,
-    LayerRecord,
-    OptionRecord,
-    PhasesRecord,
-    PointRecord,
-    ProfileRecord,
-    ProvenanceRecord,
-    StateBytesRecord,
-    StaticBytesRecord,
-    from_record,
-)
 from trainwright.formats.records import Above
 from trainwright.model import LayerKind
-from trainwright.profile import Origin, Recompute
+from trainwright.profile import Origin, ProfileFile, Recompute
 from trainwright.profile.profile import LARGEST_COUNT
 from trainwright.units import MIB
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from trainwright.profile import ProfileFile
 
 _TIMES, _SIZES = "computation_profiling_", "memory_profiling_"
 _HALF: Final = ("bf16", "fp16")
@@ -74,15 +55,15 @@ class LayerMemoryRecord:
     """Of one layer, in 2^20 bytes: parameters at 32 bit, and what a sequence keeps by degree."""
 
     parameter_size: Annotated[float, Above(0)]
-    tp_activation_per_bsz_dict: dict[str, Amount]
+    tp_activation_per_bsz_dict: dict[str, profile_json.Amount]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherMemoryRecord:
     """Of the embedding or the head, in 2^20 bytes by tensor degree."""
 
-    model_states: dict[str, Amount]
-    activation: dict[str, Amount]
+    model_states: dict[str, profile_json.Amount]
+    activation: dict[str, profile_json.Amount]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,8 +109,8 @@ def read_galvatron(path: Path) -> tuple[ProfileFile, tuple[str, ...]]:
             (kinds[-1], forward_ms["other"] / 2),
         ]
         points.append(_point(chain, size, length, precision, times_file.name))
-    record = ProfileRecord(kind="profile", format_version=1, points=tuple(points))
-    return from_record(record), tuple(_left_open(text.value))
+    record = profile_json.ProfileRecord(kind="profile", format_version=1, points=tuple(points))
+    return profile_json.from_record(record), tuple(_left_open(text.value))
 
 
 def _both(path: Path) -> tuple[Path, Path]:
@@ -258,44 +239,54 @@ def _at_length(
 
 def _point(
     chain: Sequence[tuple[_Kind, float]], size: int, length: int, precision: str, source: str
-) -> PointRecord:
+) -> profile_json.PointRecord:
     known: dict[tuple[_Kind, float], int] = {}
     layers = tuple(
-        LayerRecord(id=at, name=kind.name, layer_class=known.setdefault((kind, ms), len(known)))
+        profile_json.LayerRecord(
+            id=at, name=kind.name, layer_class=known.setdefault((kind, ms), len(known))
+        )
         for at, (kind, ms) in enumerate(chain)
     )
     sent = [kind.input_bytes for kind, _ in chain]
     edges = [
-        EdgeRecord(source=at, target=at + 1, bytes=size * (after or before or 0.0))
+        profile_json.EdgeRecord(source=at, target=at + 1, bytes=size * (after or before or 0.0))
         for at, (before, after) in enumerate(pairwise(sent))
     ]
-    return PointRecord(
-        point=CircumstancesRecord(
+    return profile_json.PointRecord(
+        point=profile_json.CircumstancesRecord(
             microbatch_size=size, sequence_length=length, precision=precision
         ),
-        provenance=ProvenanceRecord(origin=Origin.IMPORTED, source=source),
+        provenance=profile_json.ProvenanceRecord(origin=Origin.IMPORTED, source=source),
         layers=layers,
         edges=tuple(edges),
         classes=tuple(
-            ClassRecord(options=tuple(_options(kind, ms * size / 1e3, size, precision)))
+            profile_json.ClassRecord(
+                options=tuple(_options(kind, ms * size / 1e3, size, precision))
+            )
             for kind, ms in known
         ),
     )
 
 
-def _options(kind: _Kind, forward_s: float, size: int, precision: str) -> Iterator[OptionRecord]:
+def _options(
+    kind: _Kind, forward_s: float, size: int, precision: str
+) -> Iterator[profile_json.OptionRecord]:
     """The layer as it is, and checkpointed where its input is known."""
     own = kind.parameters_bytes
     # bytes per parameter, of 16 in all: 2, 2 and 12 under 16 bit, 4, 4 and 8 under 32
     trained = own / 2 if precision in _HALF else own
-    state = StateBytesRecord(weight=trained, gradient=trained, optimizer=4 * own - 2 * trained)
+    state = profile_json.StateBytesRecord(
+        weight=trained, gradient=trained, optimizer=4 * own - 2 * trained
+    )
 
-    def option(name: str, mode: Recompute, kept_bytes: float, again_s: float) -> OptionRecord:
-        return OptionRecord(
+    def option(
+        name: str, mode: Recompute, kept_bytes: float, again_s: float
+    ) -> profile_json.OptionRecord:
+        return profile_json.OptionRecord(
             id=name,
             recompute=mode,
             duration_s=3 * forward_s + again_s,
-            phases=PhasesRecord(
+            phases=profile_json.PhasesRecord(
                 forward_s=forward_s,
                 input_grad_s=forward_s,
                 weight_grad_s=forward_s,
@@ -304,8 +295,8 @@ def _options(kind: _Kind, forward_s: float, size: int, precision: str) -> Iterat
             saved_until_input_grad_bytes=size * kept_bytes,
             # what a checkpointed layer makes anew is there while its backward runs
             transient_bytes=size * (kind.kept_bytes - kept_bytes) if again_s else 0.0,
-            static_bytes=StaticBytesRecord(dense=state),
-            gradient_sync_bytes=GradientSyncRecord(dense=trained),
+            static_bytes=profile_json.StaticBytesRecord(dense=state),
+            gradient_sync_bytes=profile_json.GradientSyncRecord(dense=trained),
         )
 
     yield option("plain", Recompute.NONE, kind.kept_bytes, 0.0)

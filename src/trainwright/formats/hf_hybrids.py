@@ -12,14 +12,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from trainwright.errors import UnsupportedFeature
-from trainwright.formats.hf_decoders import (
-    Decoder,
-    LatentRule,
-    MixtureRule,
-    dense_between,
-    read_decoder,
-    refuse_others,
-)
+from trainwright.formats import hf_decoders
 from trainwright.formats.hf_keys import MAX_LAYERS, Fields, KeyReader, activation, stack
 from trainwright.model import (
     Activation,
@@ -91,11 +84,11 @@ def _delta_rule(keys: KeyReader) -> DeltaRule:
     )
 
 
-def _qwen(rule: Decoder) -> Callable[[KeyReader], Fields]:
+def _qwen(rule: hf_decoders.Decoder) -> Callable[[KeyReader], Fields]:
     def read(keys: KeyReader) -> Fields:
         mixer = _delta_rule(keys)
         every = keys.optional_count("full_attention_interval") or 4
-        fields = read_decoder(rule, keys)
+        fields = hf_decoders.read_decoder(rule, keys)
         keys.pass_over("attn_output_gate", "mamba_ssm_dtype", "mtp_use_dedicated_embeddings")
         fields["attention_gate_bias"] = fields["query_key_value_bias"]
         fields["num_mtp_layers"] = keys.natural("mtp_num_hidden_layers", 0)
@@ -105,7 +98,7 @@ def _qwen(rule: Decoder) -> Callable[[KeyReader], Fields]:
     return read
 
 
-_QWEN3_NEXT: Final = Decoder(
+_QWEN3_NEXT: Final = hf_decoders.Decoder(
     layers=48,
     hidden=2048,
     ffn=5632,
@@ -117,16 +110,16 @@ _QWEN3_NEXT: Final = Decoder(
     query_key_value_bias=_BIAS,
     attention_output_bias=_BIAS,
     gate_attention=True,
-    mixture=MixtureRule(
+    mixture=hf_decoders.MixtureRule(
         num_experts=("num_experts", 512),
         visited=("num_experts_per_tok", 10),
         width=("moe_intermediate_size", 512),
         shared_width=("shared_expert_intermediate_size", 512),
-        dense=dense_between,
+        dense=hf_decoders.dense_between,
         shared_gate=True,
     ),
 )
-_QWEN3_5: Final = Decoder(
+_QWEN3_5: Final = hf_decoders.Decoder(
     layers=32,
     hidden=4096,
     ffn=12288,
@@ -139,7 +132,7 @@ _QWEN3_5: Final = Decoder(
     attention_output_bias=_BIAS,
     gate_attention=True,
 )
-_QWEN3_5_MOE: Final = Decoder(
+_QWEN3_5_MOE: Final = hf_decoders.Decoder(
     layers=40,
     hidden=2048,
     ffn=512,
@@ -151,7 +144,7 @@ _QWEN3_5_MOE: Final = Decoder(
     query_key_value_bias=_BIAS,
     attention_output_bias=_BIAS,
     gate_attention=True,
-    mixture=MixtureRule(
+    mixture=hf_decoders.MixtureRule(
         num_experts=("num_experts", 256),
         visited=("num_experts_per_tok", 8),
         width=("moe_intermediate_size", 512),
@@ -165,14 +158,16 @@ _QWEN3_5_MOE: Final = Decoder(
 # ---------------------------------------------------------------------------
 
 
-_KIMI: Final = Decoder(
+_KIMI: Final = hf_decoders.Decoder(
     layers=27,
     hidden=2304,
     ffn=9216,
     heads=32,
     vocabulary=163840,
-    latent=LatentRule(query_rank=0, key_value_rank=512, rotary=64, plain=128, value=128),
-    mixture=MixtureRule(
+    latent=hf_decoders.LatentRule(
+        query_rank=0, key_value_rank=512, rotary=64, plain=128, value=128
+    ),
+    mixture=hf_decoders.MixtureRule(
         num_experts=("num_experts", 256),
         visited=("num_experts_per_tok", 8),
         width=("moe_intermediate_size", 1024),
@@ -215,12 +210,14 @@ def read_kimi_linear(keys: KeyReader) -> Fields:
     attends = {i - 1 for i in inner.counts("full_attn_layers", ())}  # counted from 1
     inner.pass_over("kda_layers", "gate_lower_bound")
     own = attends.__contains__ if attends else lambda i: i > 0 and i % 4 == 0
-    refuse_others(keys, _UNTIED, {"tie_word_embeddings": keys.flag("tied_embeddings", False)})
+    hf_decoders.refuse_others(
+        keys, _UNTIED, {"tie_word_embeddings": keys.flag("tied_embeddings", False)}
+    )
     if keys.states("moe_layer_freq"):
-        refuse_others(
+        hf_decoders.refuse_others(
             keys, {"moe_layer_freq": 1}, {"moe_layer_freq": keys.value("moe_layer_freq", 1)}
         )
-    fields = read_decoder(_KIMI, keys)
+    fields = hf_decoders.read_decoder(_KIMI, keys)
     fields = _mixed(keys, fields, mixer, own=own, words=("linear_attention", "kda"))
     if _says(keys, "mla_use_output_gate"):
         gate = BlockChoice(attention_gate=fields["num_heads"] * fields["latent"].value_head_size)
@@ -241,14 +238,16 @@ def _says(keys: KeyReader, name: str) -> bool:
 # MiniMax-01: lightning attention, softmax attention in every other block
 # -----------------------------------------------------------------------
 
-_MINIMAX: Final = Decoder(
+_MINIMAX: Final = hf_decoders.Decoder(
     layers=32,
     hidden=4096,
     ffn=14336,
     heads=32,
     kv_heads=8,
     vocabulary=32000,
-    mixture=MixtureRule(num_experts=("num_experts", 8), visited=("num_experts_per_tok", 2)),
+    mixture=hf_decoders.MixtureRule(
+        num_experts=("num_experts", 8), visited=("num_experts_per_tok", 2)
+    ),
     ignored=(
         "sliding_window",
         "block_size",
@@ -264,7 +263,7 @@ _MINIMAX: Final = Decoder(
 
 def read_minimax(keys: KeyReader) -> Fields:
     """Fields of a `minimax` config."""
-    fields = read_decoder(_MINIMAX, keys)
+    fields = hf_decoders.read_decoder(_MINIMAX, keys)
     mixer = LinearAttention(num_heads=fields["num_heads"], head_size=fields["head_size"])
     return _mixed(keys, fields, mixer, own=lambda i: i % 2 == 0)
 
@@ -288,7 +287,7 @@ def _mamba2(keys: KeyReader, hidden: int) -> StateSpace:
     )
 
 
-_BAMBA: Final = Decoder(
+_BAMBA: Final = hf_decoders.Decoder(
     layers=32,
     hidden=4096,
     ffn=14336,
@@ -304,14 +303,14 @@ _BAMBA: Final = Decoder(
 
 def read_bamba(keys: KeyReader) -> Fields:
     """Fields of a `bamba` config: attention in the blocks that it lists."""
-    fields = read_decoder(_BAMBA, keys)
+    fields = hf_decoders.read_decoder(_BAMBA, keys)
     attends = set(keys.counts("attn_layer_indices", ()))
     return _mixed(
         keys, fields, _mamba2(keys, fields["hidden_size"]), own=attends.__contains__, words=_MAMBA
     )
 
 
-_GRANITE_HYBRID: Final = Decoder(
+_GRANITE_HYBRID: Final = hf_decoders.Decoder(
     layers=32,
     hidden=4096,
     ffn=11008,
@@ -332,7 +331,7 @@ _GRANITE_HYBRID: Final = Decoder(
 
 def read_granite_hybrid(keys: KeyReader) -> Fields:
     """Fields of a `granitemoehybrid` config: a shared part in every block, experts if any."""
-    fields = read_decoder(_GRANITE_HYBRID, keys)
+    fields = hf_decoders.read_decoder(_GRANITE_HYBRID, keys)
     shared = keys.count("shared_intermediate_size", 1024)
     count = keys.natural("num_experts", 8)
     visited = keys.natural("num_experts_per_tok", 2)
@@ -351,7 +350,7 @@ def read_granite_hybrid(keys: KeyReader) -> Fields:
     )
 
 
-_FALCON: Final = Decoder(
+_FALCON: Final = hf_decoders.Decoder(
     layers=32,
     hidden=4096,
     ffn=14336,
@@ -384,7 +383,7 @@ _FALCON: Final = Decoder(
 
 def read_falcon_h1(keys: KeyReader) -> Fields:
     """Fields of a `falcon_h1` config: Mamba-2 beside attention in every block."""
-    fields = read_decoder(_FALCON, keys)
+    fields = hf_decoders.read_decoder(_FALCON, keys)
     keys.pass_over("mamba_d_head", "mamba_chunk_size")
     stated = keys.nullable_count("mamba_d_ssm", 1024)
     inner = stated or keys.count("mamba_expand", 2) * fields["hidden_size"]
@@ -400,7 +399,7 @@ def read_falcon_h1(keys: KeyReader) -> Fields:
     return fields | {"mixer": mixer}
 
 
-_JAMBA: Final = Decoder(
+_JAMBA: Final = hf_decoders.Decoder(
     layers=32,
     hidden=4096,
     ffn=14336,
@@ -414,7 +413,7 @@ _JAMBA: Final = Decoder(
 
 def read_jamba(keys: KeyReader) -> Fields:
     """Fields of a `jamba` config: Mamba-1, attention and experts at periods and offsets."""
-    fields = read_decoder(_JAMBA, keys)
+    fields = hf_decoders.read_decoder(_JAMBA, keys)
     hidden, layers = fields["hidden_size"], range(fields["num_layers"])
     rank = keys.value("mamba_dt_rank", -(-hidden // 16))
     mixer = StateSpace(
@@ -500,7 +499,7 @@ def read_nemotron_h(keys: KeyReader) -> Fields:
         keys.pass_over("moe_latent_size")
     tied, bias = keys.flag("tied_embeddings", False), keys.flag("attention_bias", False)
     built: Fields = {**_UNTIED, "attention_bias": False}
-    refuse_others(keys, built, {"tie_word_embeddings": tied, "attention_bias": bias})
+    hf_decoders.refuse_others(keys, built, {"tie_word_embeddings": tied, "attention_bias": bias})
     if "moe" in kinds and not shared:
         raise UnsupportedFeature("moe_shared_expert_intermediate_size: 0 is not modelled")
     ordered = ["linear_attention", *sorted(_NEMOTRON_KINDS)]
@@ -636,7 +635,7 @@ def read_rwkv(keys: KeyReader) -> Fields:
     }
 
 
-_LFM2: Final = Decoder(
+_LFM2: Final = hf_decoders.Decoder(
     layers=32,
     hidden=2560,
     ffn=12288,
@@ -653,7 +652,7 @@ def read_lfm2(keys: KeyReader) -> Fields:
     """Fields of an `lfm2` config; the feed-forward width is two thirds of it, rounded up."""
     keys.pass_over("conv_use_xavier_init", "block_use_swiglu", "block_norm_eps", "use_pos_enc")
     keys.pass_over("block_mlp_init_scale", "block_out_init_scale", "block_use_xavier_init")
-    fields = read_decoder(_LFM2, keys)
+    fields = hf_decoders.read_decoder(_LFM2, keys)
     keys.pass_over("block_ff_dim")
     stated = keys.optional_count("block_ff_dim")
     width = stated or fields["ffn_size"]
@@ -684,14 +683,14 @@ def _short_convolutions(keys: KeyReader, fields: Fields) -> Fields:
 def read_lfm2_moe(keys: KeyReader) -> Fields:
     """Fields of an `lfm2_moe` config: experts behind the first blocks, none shared."""
     keys.pass_over("use_expert_bias", "norm_eps")
-    return _short_convolutions(keys, read_decoder(_LFM2_MOE, keys))
+    return _short_convolutions(keys, hf_decoders.read_decoder(_LFM2_MOE, keys))
 
 
 _LFM2_MOE: Final = replace(
     _LFM2,
     hidden=2048,
     ffn=7168,
-    mixture=MixtureRule(
+    mixture=hf_decoders.MixtureRule(
         num_experts=("num_experts", 32),
         visited=("num_experts_per_tok", 4),
         width=("moe_intermediate_size", 1792),
@@ -704,7 +703,7 @@ _LFM2_MOE: Final = replace(
 # Sources: its `fla/models` and `fla/modules/mlp.py`. A width that no file says is two thirds of 4
 # times the hidden size, as a multiple of 256.
 
-_FLA: Final = Decoder(
+_FLA: Final = hf_decoders.Decoder(
     layers=24,
     hidden=2048,
     ffn=0,
@@ -722,14 +721,14 @@ _FLA: Final = Decoder(
 )
 
 
-def _fla_decoder(keys: KeyReader, rule: Decoder) -> Fields:
+def _fla_decoder(keys: KeyReader, rule: hf_decoders.Decoder) -> Fields:
     """Fields by a rule whose width follows from the hidden size where a file is silent."""
     ratio = keys.optional_count("hidden_ratio") or 4
     affine = keys.flag("elementwise_affine", True)
     keys.defaults.pop("elementwise_affine", None)
-    refuse_others(keys, {"elementwise_affine": True}, {"elementwise_affine": affine})
+    hf_decoders.refuse_others(keys, {"elementwise_affine": True}, {"elementwise_affine": affine})
     width = keys.count("hidden_size", rule.hidden) * ratio * 2 // 3
-    return read_decoder(replace(rule, ffn=-(-width // 256) * 256), keys)
+    return hf_decoders.read_decoder(replace(rule, ffn=-(-width // 256) * 256), keys)
 
 
 def read_fla_transformer(keys: KeyReader) -> Fields:
@@ -742,7 +741,9 @@ _FLA_DELTA: Final = {"use_gate": True, "use_short_conv": True}
 
 def read_gated_deltanet(keys: KeyReader) -> Fields:
     """Fields of a `gated_deltanet` config; `attn` says which layers attend, with what heads."""
-    refuse_others(keys, _FLA_DELTA, {name: keys.flag(name, True) for name in _FLA_DELTA})
+    hf_decoders.refuse_others(
+        keys, _FLA_DELTA, {name: keys.flag(name, True) for name in _FLA_DELTA}
+    )
     heads, size = keys.count("num_heads", 6), keys.count("head_size", 256)
     wider = keys.value("expand_v", 2)
     is_number = isinstance(wider, int | float) and not isinstance(wider, bool)

@@ -13,15 +13,12 @@ import math
 import re
 import sys
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from trainwright.errors import Fault, InvalidInput
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
 
 # Where in a JSON document a fault lies, and how paths and values are printed
 # ---------------------------------------------------------------------------

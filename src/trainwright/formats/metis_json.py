@@ -23,35 +23,19 @@ left out, as a plan shares that work out anew.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from pathlib import Path
+from typing import Annotated, Any, Final
 
 from trainwright.errors import Fault, InvalidInput
+from trainwright.formats import profile_json
 from trainwright.formats.atomic_file import read_bytes
 from trainwright.formats.document_json import decode
 from trainwright.formats.json_text import scan_json
-from trainwright.formats.profile_json import (
-    Amount,
-    CircumstancesRecord,
-    ClassRecord,
-    EdgeRecord,
-    GradientSyncRecord,
-    LayerRecord,
-    OptionRecord,
-    PointRecord,
-    ProfileRecord,
-    ProvenanceRecord,
-    from_record,
-)
 from trainwright.formats.records import NonEmpty, json_schema
-from trainwright.profile import Origin
+from trainwright.profile import Origin, ProfileFile
 from trainwright.units import MIB
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from trainwright.profile import ProfileFile
 
 _NAME: Final = re.compile(r"DeviceType\.(?P<device>\w+?)_tp(?P<tensor>\d+)_bs(?P<size>\d+)\.json")
 _NAMED: Final = "DeviceType.DEVICE_tpDEGREE_bsSIZE.json"
@@ -62,8 +46,10 @@ _STATE_OF_PARAMETERS: Final = 4.0  # weights, gradients, two moments of Adam, al
 class ParametersRecord:
     """Bytes by layer, in their order."""
 
-    parameters_per_layer_bytes: Annotated[tuple[Amount, ...], NonEmpty()]
-    activation_parameters_bytes: Annotated[tuple[Amount, ...], "of what a layer hands on"] = ()
+    parameters_per_layer_bytes: Annotated[tuple[profile_json.Amount, ...], NonEmpty()]
+    activation_parameters_bytes: Annotated[
+        tuple[profile_json.Amount, ...], "of what a layer hands on"
+    ] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,14 +64,18 @@ class ModelRecord:
 class ExecutionTimeRecord:
     """Times of one iteration."""
 
-    layer_compute_total_ms: Annotated[tuple[Amount, ...], NonEmpty(), "forward and backward"]
+    layer_compute_total_ms: Annotated[
+        tuple[profile_json.Amount, ...], NonEmpty(), "forward and backward"
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionMemoryRecord:
     """Memory of one iteration."""
 
-    layer_memory_total_mb: Annotated[tuple[Amount, ...], NonEmpty(), "reserved, in 2^20 bytes"]
+    layer_memory_total_mb: Annotated[
+        tuple[profile_json.Amount, ...], NonEmpty(), "reserved, in 2^20 bytes"
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,8 +129,8 @@ def read_metis(path: Path) -> tuple[ProfileFile, tuple[str, ...]]:
     for one in found:
         alike = [other for other in found if other.tensor == one.tensor]
         points.append(_point(one, _per_sequence_bytes(alike)))
-    record = ProfileRecord(kind="profile", format_version=1, points=tuple(points))
-    return from_record(record), tuple(_left_open(found))
+    record = profile_json.ProfileRecord(kind="profile", format_version=1, points=tuple(points))
+    return profile_json.from_record(record), tuple(_left_open(found))
 
 
 def _read(path: Path) -> _Measured:
@@ -200,10 +190,10 @@ def _per_sequence_bytes(alike: Sequence[_Measured]) -> tuple[float, ...] | None:
     return tuple(max(0.0, (after - before) / more) for before, after in pairs)
 
 
-def _point(one: _Measured, per_sequence: Sequence[float] | None) -> PointRecord:
+def _point(one: _Measured, per_sequence: Sequence[float] | None) -> profile_json.PointRecord:
     record, count = one.record, len(one.parameters_bytes)
     handed = record.model.parameters.activation_parameters_bytes or (0.0,) * count
-    known: dict[OptionRecord, int] = {}
+    known: dict[profile_json.OptionRecord, int] = {}
     layers = []
     for index in range(count):
         own_bytes, memory_bytes = one.parameters_bytes[index] / one.tensor, one.memory_bytes[index]
@@ -211,26 +201,28 @@ def _point(one: _Measured, per_sequence: Sequence[float] | None) -> PointRecord:
             kept_bytes = max(0.0, memory_bytes - _STATE_OF_PARAMETERS * own_bytes)
         else:
             kept_bytes = min(memory_bytes, per_sequence[index] * one.size)
-        option = OptionRecord(
+        option = profile_json.OptionRecord(
             id="measured",
             tensor_parallel=one.tensor,
             duration_s=record.execution_time.layer_compute_total_ms[index] / 1e3,
             saved_until_input_grad_bytes=kept_bytes,
             opaque_static_bytes=memory_bytes - kept_bytes,
-            gradient_sync_bytes=GradientSyncRecord(dense=own_bytes),
+            gradient_sync_bytes=profile_json.GradientSyncRecord(dense=own_bytes),
         )
-        layers.append(LayerRecord(id=index, layer_class=known.setdefault(option, len(known))))
-    return PointRecord(
-        point=CircumstancesRecord(
+        layers.append(
+            profile_json.LayerRecord(id=index, layer_class=known.setdefault(option, len(known)))
+        )
+    return profile_json.PointRecord(
+        point=profile_json.CircumstancesRecord(
             microbatch_size=one.size, tensor_parallel=(one.tensor,), device_kind=one.device
         ),
-        provenance=ProvenanceRecord(origin=Origin.IMPORTED, source=one.source),
+        provenance=profile_json.ProvenanceRecord(origin=Origin.IMPORTED, source=one.source),
         layers=tuple(layers),
         edges=tuple(
-            EdgeRecord(source=index, target=index + 1, bytes=handed[index])
+            profile_json.EdgeRecord(source=index, target=index + 1, bytes=handed[index])
             for index in range(count - 1)
         ),
-        classes=tuple(ClassRecord(options=(option,)) for option in known),
+        classes=tuple(profile_json.ClassRecord(options=(option,)) for option in known),
     )
 
 

@@ -8,12 +8,13 @@ named. The fixed strategy is optional here.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 import numpy as np
 
 from trainwright.errors import InvalidInput
-from trainwright.formats.json_text import FieldReader, Key, Path, show_value
+from trainwright.formats.json_text import FieldReader, Key, Path, PathFault, show_value
 from trainwright.profile.profile import (
     LARGEST_COUNT,
     Edge,
@@ -25,11 +26,6 @@ from trainwright.profile.profile import (
     find_cycles,
     topological_order,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from trainwright.formats.json_text import PathFault
 
 _AMOUNTS: Final = ("parameterSize", "activationSize", "optimalLatencyFw", "optimalLatencyBw")
 _FIXED: Final = ("fixedPP", "fixedTMPC", "fixedDP", "numTransformerLayers")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import re
 import sys
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, chain
 from operator import attrgetter
@@ -20,14 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from trainwright.errors import InvalidInput
-from trainwright.formats.json_text import (
-    FieldReader,
-    Key,
-    collector_at_rest,
-    quote,
-    scan_json,
-    show_value,
-)
+from trainwright.formats import json_text
 from trainwright.profile import (
     CostTable,
     Edge,
@@ -45,10 +39,7 @@ from trainwright.profile import (
 from trainwright.profile.profile import LARGEST_COUNT, find_cycles
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from trainwright.arrays import Floats, Ints
-    from trainwright.formats.json_text import Path, PathFault
 
 
 # The graph of a Piper profile: ids of `nodes`, `edges`, and who neighbours whom
@@ -114,7 +105,9 @@ class LostEdges:
         return self._named[key]
 
 
-def read_graph(reader: FieldReader, document: dict[str, Any], nodes: list[Any]) -> PiperGraph:
+def read_graph(
+    reader: json_text.FieldReader, document: dict[str, Any], nodes: list[Any]
+) -> PiperGraph:
     """Read ids and edges; faults go to `reader`."""
     graph = _read_ids(reader, nodes)
     edges = reader.array(document, "edges", ())
@@ -133,14 +126,14 @@ def read_graph(reader: FieldReader, document: dict[str, Any], nodes: list[Any]) 
     return graph
 
 
-def _read_ids(reader: FieldReader, nodes: list[Any]) -> PiperGraph:
+def _read_ids(reader: json_text.FieldReader, nodes: list[Any]) -> PiperGraph:
     graph = PiperGraph(ids=[], index_of={})
     for position, node in enumerate(nodes):
         node_id = None
         if isinstance(node, dict):
             node_id = reader.integer(node, "id", ("nodes", position))
         if node_id is not None and (first := graph.index_of.get(node_id)) is not None:
-            problem = f"must be unique, got {show_value(node_id)} (also nodes[{first}])"
+            problem = f"must be unique, got {json_text.show_value(node_id)} (also nodes[{first}])"
             reader.fault(("nodes", position, "id"), problem)
             node_id = None
         if node_id is not None:
@@ -150,7 +143,7 @@ def _read_ids(reader: FieldReader, nodes: list[Any]) -> PiperGraph:
 
 
 def _read_edge(
-    reader: FieldReader,
+    reader: json_text.FieldReader,
     graph: PiperGraph,
     place: dict[tuple[int, int], int],
     edge: object,
@@ -165,7 +158,7 @@ def _read_edge(
     ends = (graph.index_of.get(source), graph.index_of.get(target))  # type: ignore[arg-type]
     for name, node_id, end in (("sourceId", source, ends[0]), ("destId", target, ends[1])):
         if node_id is not None and end is None and graph.ids:
-            problem = f"must be the id of a node, got {show_value(node_id)}"
+            problem = f"must be the id of a node, got {json_text.show_value(node_id)}"
             reader.fault((*at, name), problem)
     u, v = ends
     if u is None or v is None:
@@ -231,11 +224,13 @@ class Side(NamedTuple):
 class ConfigReader:
     """Reads the configs of node after node; `lost` excuses sync entries of broken edges."""
 
-    def __init__(self, reader: FieldReader, lost: LostEdges) -> None:
+    def __init__(self, reader: json_text.FieldReader, lost: LostEdges) -> None:
         self._reader = reader
         self._lost = lost
 
-    def read(self, node: dict[str, Any], at: Path, sides: tuple[Side, Side]) -> tuple[Row, ...]:
+    def read(
+        self, node: dict[str, Any], at: json_text.Path, sides: tuple[Side, Side]
+    ) -> tuple[Row, ...]:
         """All rows of a node, by ascending degree; `sides` are the incoming, then the outgoing."""
         degrees = self._reader.mapping(node, "TMPCs", at)
         if degrees is None:
@@ -247,39 +242,42 @@ class ConfigReader:
         for key in degrees:
             degree = self._degree(key, at)
             ids: dict[str, int] = {}
-            for index, config in enumerate(self._reader.array(degrees, Key(key), at) or ()):
-                place = (*at, Key(key), index)
+            for index, config in enumerate(
+                self._reader.array(degrees, json_text.Key(key), at) or ()
+            ):
+                place = (*at, json_text.Key(key), index)
                 if self._reader.entry(config, place) is not None:
                     option_id = self._option_id(config, place, ids)
                     rows.append(self._row(config, place, degree, option_id, sides))
         rows.sort(key=attrgetter("tensor_parallel"))
         return tuple(rows)
 
-    def _degree(self, key: str, at: Path) -> int:
+    def _degree(self, key: str, at: json_text.Path) -> int:
         if _DEGREE.fullmatch(key) is None:
-            problem = f"key must be a positive integer, got {quote(key)}"
+            problem = f"key must be a positive integer, got {json_text.quote(key)}"
         elif len(key) > len(str(LARGEST_COUNT)) or int(key) > LARGEST_COUNT:
-            problem = f"key must be <= {LARGEST_COUNT}, got {quote(key)}"
+            problem = f"key must be <= {LARGEST_COUNT}, got {json_text.quote(key)}"
         else:
             return int(key)
-        self._reader.fault((*at, Key(key)), problem)
+        self._reader.fault((*at, json_text.Key(key)), problem)
         return 1
 
-    def _option_id(self, config: dict[str, Any], at: Path, ids: dict[str, int]) -> str:
+    def _option_id(self, config: dict[str, Any], at: json_text.Path, ids: dict[str, int]) -> str:
         option_id = self._reader.text(config, "id", at)
         index = at[-1]
         assert isinstance(index, int)
         if option_id == "":
             self._reader.fault((*at, "id"), 'must be non-empty, got ""')
         elif option_id is not None and (first := ids.setdefault(option_id, index)) != index:
-            problem = f"must be unique within the degree, got {quote(option_id)} (also [{first}])"
+            given = json_text.quote(option_id)
+            problem = f"must be unique within the degree, got {given} (also [{first}])"
             self._reader.fault((*at, "id"), problem)
         return option_id or ""
 
     def _row(
         self,
         config: dict[str, Any],
-        at: Path,
+        at: json_text.Path,
         degree: int,
         option_id: str,
         sides: tuple[Side, Side],
@@ -297,7 +295,7 @@ class ConfigReader:
             boundary if any(boundary) else (),
         )
 
-    def _sync(self, config: dict[str, Any], at: Path, side: Side) -> tuple[float, ...]:
+    def _sync(self, config: dict[str, Any], at: json_text.Path, side: Side) -> tuple[float, ...]:
         """Sync bytes in the order of `side.others`."""
         table = self._reader.mapping(config, side.table, at)
         if table is None:
@@ -308,8 +306,10 @@ class ConfigReader:
             return values  # type: ignore[return-value]  # plain amounts are floats
         return self._check_sync(table, (*at, side.table), side)
 
-    def _check_sync(self, table: dict[str, Any], at: Path, side: Side) -> tuple[float, ...]:
-        values = {key: self._reader.amount(table, Key(key), at) for key in table}
+    def _check_sync(
+        self, table: dict[str, Any], at: json_text.Path, side: Side
+    ) -> tuple[float, ...]:
+        values = {key: self._reader.amount(table, json_text.Key(key), at) for key in table}
         if side.others is None:
             return ()
         others = set(side.others)
@@ -319,8 +319,9 @@ class ConfigReader:
                 self._reader.fault(at, problem)
         for key in table:
             if key not in others and not self._is_lost(key, side):
-                problem = f"key must be a {side.relation} of node {side.layer}, got {quote(key)}"
-                self._reader.fault((*at, Key(key)), problem)
+                wanted = f"must be a {side.relation} of node {side.layer}"
+                problem = f"key {wanted}, got {json_text.quote(key)}"
+                self._reader.fault((*at, json_text.Key(key)), problem)
         return tuple(values.get(other, 0.0) for other in side.others)
 
     def _is_lost(self, key: str, side: Side) -> bool:
@@ -343,16 +344,16 @@ _BATCH_NAMES: Final = ("mbsInBatch", "maxBatchSize")
 
 def read_piper_bytes(data: bytes, *, source: str | None = None) -> ProfileFile:
     """Read the bytes of a Piper profile; raises `InvalidInput` with all faults."""
-    text = scan_json(data, source=source)
+    text = json_text.scan_json(data, source=source)
     return read_piper(text.value, source=source, text_faults=text.faults)
 
 
-@collector_at_rest()
+@json_text.collector_at_rest()
 def read_piper(
     value: dict[str, Any],
     *,
     source: str | None = None,
-    text_faults: Iterable[PathFault] = (),
+    text_faults: Iterable[json_text.PathFault] = (),
     given: Mapping[str, float] | None = None,
     time_unit_s: float = 1.0,
 ) -> ProfileFile:
@@ -363,7 +364,7 @@ def read_piper(
     file lacks a header field. Sizes are in bytes; times in units of `time_unit_s` seconds, which is
     1 by the format, though there are files that hold milliseconds.
     """
-    reader = FieldReader(text_faults)
+    reader = json_text.FieldReader(text_faults)
     header = _read_header(reader, value, given or {})
     nodes = reader.array(value, "nodes", ())
     if nodes == []:
@@ -383,7 +384,7 @@ def read_piper(
 
 
 def _read_header(
-    reader: FieldReader, value: dict[str, Any], given: Mapping[str, float]
+    reader: json_text.FieldReader, value: dict[str, Any], given: Mapping[str, float]
 ) -> dict[str, Any]:
     header: dict[str, Any] = dict(given)
     if "maxMemoryPerDevice" in value or "memory_bytes" not in given:
@@ -406,7 +407,7 @@ def _read_header(
 
 
 def _read_nodes(
-    reader: FieldReader, graph: PiperGraph, nodes: list[Any]
+    reader: json_text.FieldReader, graph: PiperGraph, nodes: list[Any]
 ) -> tuple[list[str], list[tuple[Row, ...]]]:
     """Name and rows of each layer."""
     configs = ConfigReader(reader, LostEdges(graph, nodes))

@@ -6,6 +6,7 @@ values come after them, then the way to and from the nouns.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import accumulate, chain, pairwise
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
@@ -13,14 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 import numpy as np
 
 from trainwright.errors import InvalidInput
+from trainwright.formats import json_text
 from trainwright.formats.document_json import encode_compact, refuse_newer_version
-from trainwright.formats.json_text import (
-    PathFault,
-    collector_at_rest,
-    in_document_order,
-    quote,
-    show_value,
-)
 from trainwright.formats.records import (
     Above,
     AtLeast,
@@ -50,10 +45,7 @@ from trainwright.profile import (
 from trainwright.profile.profile import LARGEST_COUNT, find_cycles
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
     from trainwright.arrays import Floats, Ints
-    from trainwright.formats.json_text import Path
 
 
 # The own profile format, declared: its reader, writer and JSON Schema are made from these types
@@ -278,7 +270,7 @@ _ALL_OR_NONE: Final = (
 )
 
 
-def relation_faults(value: dict[str, Any]) -> Iterator[PathFault]:
+def relation_faults(value: dict[str, Any]) -> Iterator[json_text.PathFault]:
     """All faults of this sort in a profile."""
     for index, point in _objects(value, "points"):
         yield from _point_faults(point, ("points", index))
@@ -293,7 +285,7 @@ class _Graph:
     is_sound: bool = True
 
 
-def _point_faults(point: dict[str, Any], at: Path) -> Iterator[PathFault]:
+def _point_faults(point: dict[str, Any], at: json_text.Path) -> Iterator[json_text.PathFault]:
     graph = _Graph()
     yield from _layer_faults(point, at, graph)
     yield from _edge_faults(point, at, graph)
@@ -304,21 +296,25 @@ def _point_faults(point: dict[str, Any], at: Path) -> Iterator[PathFault]:
         yield from _boundary_faults(point, at, graph)
 
 
-def _layer_faults(point: dict[str, Any], at: Path, graph: _Graph) -> Iterator[PathFault]:
+def _layer_faults(
+    point: dict[str, Any], at: json_text.Path, graph: _Graph
+) -> Iterator[json_text.PathFault]:
     classes = point.get("classes")
     for index, layer in _objects(point, "layers"):
         here = (*at, "layers", index)
         layer_id, layer_class = _integer(layer.get("id")), _integer(layer.get("layer_class"))
         if layer_id is not None and (first := graph.index_of.setdefault(layer_id, index)) != index:
-            problem = f"must be unique, got {show_value(layer_id)} (also layers[{first}])"
-            yield PathFault((*here, "id"), problem)
+            problem = f"must be unique, got {json_text.show_value(layer_id)} (also layers[{first}])"
+            yield json_text.PathFault((*here, "id"), problem)
             graph.is_sound = False
         if isinstance(classes, list) and layer_class is not None and layer_class >= len(classes):
-            problem = f"must be the index of a class, got {show_value(layer_class)}"
-            yield PathFault((*here, "layer_class"), f"{problem} of {len(classes)}")
+            problem = f"must be the index of a class, got {json_text.show_value(layer_class)}"
+            yield json_text.PathFault((*here, "layer_class"), f"{problem} of {len(classes)}")
 
 
-def _edge_faults(point: dict[str, Any], at: Path, graph: _Graph) -> Iterator[PathFault]:
+def _edge_faults(
+    point: dict[str, Any], at: json_text.Path, graph: _Graph
+) -> Iterator[json_text.PathFault]:
     for index, edge in _objects(point, "edges"):
         here = (*at, "edges", index)
         ends = []
@@ -332,15 +328,19 @@ def _edge_faults(point: dict[str, Any], at: Path, graph: _Graph) -> Iterator[Pat
             graph.is_sound = False
         elif (first := graph.place.setdefault((u, v), index)) != index:
             pair = f"{edge['source']} -> {edge['target']}"
-            yield PathFault(here, f"must join each pair once, got {pair} (also edges[{first}])")
+            yield json_text.PathFault(
+                here, f"must join each pair once, got {pair} (also edges[{first}])"
+            )
             graph.is_sound = False
     ids = {index: layer_id for layer_id, index in graph.index_of.items()}
     for cycle in find_cycles(1 + max(ids, default=-1), list(graph.place)):
         names = " -> ".join(str(ids[v]) for v in (*cycle, cycle[0]))
-        yield PathFault((*at, "edges"), f"must be acyclic, got the cycle {names}")
+        yield json_text.PathFault((*at, "edges"), f"must be acyclic, got the cycle {names}")
 
 
-def _shared_faults(point: dict[str, Any], at: Path, graph: _Graph) -> Iterator[PathFault]:
+def _shared_faults(
+    point: dict[str, Any], at: json_text.Path, graph: _Graph
+) -> Iterator[json_text.PathFault]:
     for index, shared in _objects(point, "shared_parameters"):
         layers = shared.get("layers")
         for position, layer in enumerate(layers if isinstance(layers, list) else ()):
@@ -350,11 +350,13 @@ def _shared_faults(point: dict[str, Any], at: Path, graph: _Graph) -> Iterator[P
                 yield _unknown_layer(here, layer_id)
 
 
-def _unknown_layer(path: Path, layer_id: int) -> PathFault:
-    return PathFault(path, f"must be the id of a layer, got {show_value(layer_id)}")
+def _unknown_layer(path: json_text.Path, layer_id: int) -> json_text.PathFault:
+    return json_text.PathFault(
+        path, f"must be the id of a layer, got {json_text.show_value(layer_id)}"
+    )
 
 
-def _option_id_faults(point: dict[str, Any], at: Path) -> Iterator[PathFault]:
+def _option_id_faults(point: dict[str, Any], at: json_text.Path) -> Iterator[json_text.PathFault]:
     for class_index, layer_class in _objects(point, "classes"):
         seen: dict[tuple[object, str], int] = {}
         for index, option in _objects(layer_class, "options"):
@@ -362,12 +364,12 @@ def _option_id_faults(point: dict[str, Any], at: Path) -> Iterator[PathFault]:
             if not isinstance(option_id, str) or _integer(degree) is None:
                 continue
             if (first := seen.setdefault((degree, option_id), index)) != index:
-                problem = f"must be unique within the degree, got {quote(option_id)}"
+                problem = f"must be unique within the degree, got {json_text.quote(option_id)}"
                 here = (*at, "classes", class_index, "options", index, "id")
-                yield PathFault(here, f"{problem} (also options[{first}])")
+                yield json_text.PathFault(here, f"{problem} (also options[{first}])")
 
 
-def _all_or_none_faults(point: dict[str, Any], at: Path) -> Iterator[PathFault]:
+def _all_or_none_faults(point: dict[str, Any], at: json_text.Path) -> Iterator[json_text.PathFault]:
     options = [
         ((*at, "classes", class_index, "options", index), option)
         for class_index, layer_class in _objects(point, "classes")
@@ -379,10 +381,12 @@ def _all_or_none_faults(point: dict[str, Any], at: Path) -> Iterator[PathFault]:
             for is_given, (path, _) in zip(given, options, strict=True):
                 if not is_given:
                     problem = "must be given here too: all options have it, or none"
-                    yield PathFault((*path, name), problem)
+                    yield json_text.PathFault((*path, name), problem)
 
 
-def _boundary_faults(point: dict[str, Any], at: Path, graph: _Graph) -> Iterator[PathFault]:
+def _boundary_faults(
+    point: dict[str, Any], at: json_text.Path, graph: _Graph
+) -> Iterator[json_text.PathFault]:
     incoming = dict.fromkeys(graph.index_of.values(), 0)
     outgoing = dict(incoming)
     for u, v in graph.place:
@@ -404,7 +408,7 @@ def _boundary_faults(point: dict[str, Any], at: Path, graph: _Graph) -> Iterator
             if isinstance(values, list) and len(values) not in (0, wanted):
                 problem = f"must have 0 or {wanted} entries (layer {layer.get('id')} has {edges})"
                 here = (*at, "classes", layer_class, "options", position, "boundary_bytes")
-                yield PathFault(here, f"{problem}, got {len(values)}")
+                yield json_text.PathFault(here, f"{problem}, got {len(values)}")
 
 
 def _objects(holder: dict[str, Any], name: str) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -628,12 +632,12 @@ def profile_schema() -> dict[str, Any]:
     return json_schema(ProfileRecord, title="trainwright profile")
 
 
-@collector_at_rest()
+@json_text.collector_at_rest()
 def read_profile(
     value: dict[str, Any],
     *,
     source: str | None = None,
-    text_faults: Iterable[PathFault] = (),
+    text_faults: Iterable[json_text.PathFault] = (),
 ) -> ProfileFile:
     """Turn a parsed profile into nouns.
 
@@ -645,11 +649,11 @@ def read_profile(
     record = decoder_for(ProfileRecord)(value, (), faults)
     faults += relation_faults(value)
     if faults:
-        raise InvalidInput(in_document_order(faults, value), source=source)
+        raise InvalidInput(json_text.in_document_order(faults, value), source=source)
     return from_record(record)
 
 
-@collector_at_rest()
+@json_text.collector_at_rest()
 def write_profile(file: ProfileFile) -> dict[str, Any]:
     """The profile as JSON values; fields at their default are left out."""
     return encode_compact(to_record(file))

@@ -11,6 +11,7 @@ import difflib
 import inspect
 import math
 import typing
+from collections.abc import Callable
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from enum import StrEnum
 from functools import cache
@@ -18,13 +19,9 @@ from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, Union
 
 from trainwright.errors import InvalidInput
-from trainwright.formats.json_text import Inner, Key, PathFault, quote, show_typed, show_value
+from trainwright.formats.json_text import Inner, Key, Path, PathFault, quote, show_typed, show_value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from trainwright.formats.json_text import Path
-
     Decoder: TypeAlias = Callable[[Any, Path, list[PathFault]], Any]
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from importlib import import_module
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from trainwright.documents.runs import able_targets, gaps_of
 from trainwright.documents.view import printable
@@ -20,7 +20,7 @@ from trainwright.errors import (
     TrainwrightError,
     UnsupportedFeature,
 )
-from trainwright.frameworks.launch import launch_scripts, readme
+from trainwright.frameworks.launch import Launcher, launch_scripts, readme
 from trainwright.frameworks.megatron_rules import broken_megatron_rules, setup_of
 from trainwright.model import TRAIN_ALL
 from trainwright.plans.capability import CHROME_TRACE, DRY_RUN, OTHER_TARGETS, TARGETS, target_named
@@ -29,14 +29,14 @@ from trainwright.plans.job import (
     OF_CORE,
     OWN_CODE,
     WITH_MODEL,
+    ExportBundle,
+    Job,
+    Stamp,
     choices_of,
     unsaid_training,
     unwritable,
 )
 
-if TYPE_CHECKING:
-    from trainwright.frameworks.launch import Launcher
-    from trainwright.plans.job import ExportBundle, Job, Stamp
 # Targets that write DeepSpeed's JSON, which says in what gradients are summed.
 _WITH_JSON: Final = frozenset({"deepspeed", "llamafactory"})
 # Where each target is written; a picture of the schedule is no framework.

@@ -18,13 +18,12 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from trainwright.formats.atomic_file import write_bytes
-from trainwright.plans.job import ExportBundle
+from trainwright.plans.job import ExportBundle, Job, Stamp
 from trainwright.plans.schedule import ActionKind
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from trainwright.plans.job import Job, Stamp
     from trainwright.plans.lowered import Timeline, Transfers
 
 MAX_FLOWS: Final = 50_000

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from trainwright.errors import UnsupportedFeature
 from trainwright.formats.schedule_json import format_compute_only
@@ -18,13 +18,10 @@ from trainwright.model import NO_OFFLOAD, ContextExchange, CudaGraph, LayerKind,
 from trainwright.model.recipe import unusual
 from trainwright.model.run_shape import heaviest_share
 from trainwright.plans.capability import DRY_RUN, RecomputeForm
-from trainwright.plans.job import ExportBundle
+from trainwright.plans.job import ExportBundle, Job, Stamp
 from trainwright.scheduling.lower import as_pytorch_runs
 from trainwright.step.fsdp2 import even_schedule, frees_weights, sharing_replicas
 from trainwright.step.memory import odd_parts, odd_together
-
-if TYPE_CHECKING:
-    from trainwright.plans.job import Job, Stamp
 
 PROGRAM: Final = "dry_run.py"
 CASE: Final = "case.json"

@@ -30,12 +30,11 @@ from trainwright.model.config import Activation, Norm
 from trainwright.model.recipe import moved_tensors
 from trainwright.plans.capability import RecomputeForm, capability_of
 from trainwright.plans.configuration import run_shape
-from trainwright.plans.job import USUAL_MULTIPLE, ExportBundle, StagePart
+from trainwright.plans.job import USUAL_MULTIPLE, ExportBundle, Job, StagePart, Stamp
 from trainwright.plans.plan import DATA_INSIDE, PIPELINE_INSIDE, mapping_name
 
 if TYPE_CHECKING:
     from trainwright.model import TransformerConfig
-    from trainwright.plans.job import Job, Stamp
 
 
 # Megatron's pipeline layout: one string that says which stage holds which layers

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from trainwright.cluster import Cluster
 from trainwright.documents.jobs import Nearest, PricedLayout
 from trainwright.documents.runs import able_targets, gaps_of, job_of_configuration
 from trainwright.errors import (
@@ -28,7 +29,9 @@ from trainwright.errors import (
 from trainwright.formats.calibration_toml import deciding_memory
 from trainwright.frameworks.megatron import megatron_fields
 from trainwright.model import TokenDispatcher
+from trainwright.plans import StepPrediction
 from trainwright.plans.capability import (
+    Capability,
     RecomputeForm,
     capability_of,
     copy_features,
@@ -36,23 +39,16 @@ from trainwright.plans.capability import (
     unsupported,
 )
 from trainwright.plans.capability_table import Feature
-from trainwright.plans.configuration import even_blocks, own_split
-from trainwright.plans.plan import mapping_name, usual_schedule
+from trainwright.plans.configuration import Configuration, even_blocks, own_split
+from trainwright.plans.job import ExportBundle, Job
+from trainwright.plans.plan import Parallelism, mapping_name, usual_schedule
 from trainwright.profile import Recompute
 from trainwright.step.figures import missing_bytes
 from trainwright.step.predict import price_configuration
 from trainwright.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from trainwright.cluster import Cluster
     from trainwright.model import Recipe
-    from trainwright.plans import StepPrediction
-    from trainwright.plans.capability import Capability
-    from trainwright.plans.configuration import Configuration
-    from trainwright.plans.job import ExportBundle, Job
-    from trainwright.plans.plan import Parallelism
 
 _HARD: Final = frozenset({"pipeline", "tensor", "context", "expert", "parallelism"})
 _REGULAR: Final = frozenset(
@@ -276,10 +272,7 @@ def _checked(bundle: ExportBundle, package: str, parse: Callable[[], str]) -> st
 
 
 def _in_megatron(job: Job) -> str:
-    from megatron.core.transformer.transformer_config import (
-        MLATransformerConfig,
-        TransformerConfig,
-    )
+    from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
 
     fields = megatron_fields(job)
     values = {name: value for name, value in fields.model.items() if value is not None}

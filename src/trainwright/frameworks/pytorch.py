@@ -8,8 +8,9 @@ few private names lie in one function of `run_pipeline.py`.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from trainwright.formats.schedule_json import (
     TESTED_TORCH_VERSION,
@@ -18,13 +19,8 @@ from trainwright.formats.schedule_json import (
 )
 from trainwright.frameworks.launch import commented, header
 from trainwright.plans.capability import dispatch_features
-from trainwright.plans.job import ExportBundle
+from trainwright.plans.job import ExportBundle, Job, Stamp
 from trainwright.profile import Recompute
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from trainwright.plans.job import Job, Stamp
 
 STAGES: Final = "stages.json"
 KIND: Final = "trainwright_stages"

@@ -4,42 +4,31 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from trainwright.cluster import Accelerator
 from trainwright.cluster.calibration import as_compiled
 from trainwright.cluster.framework_memory import on_engine
 from trainwright.errors import InvalidInput
 from trainwright.formats.atomic_file import read_bytes
 from trainwright.formats.catalog import changed_model, model_names
 from trainwright.formats.document_json import encode
-from trainwright.frameworks.jobs import Beside, read
-from trainwright.frameworks.jobs.detect import format_of, logged_format, pasted_in, untraced
-from trainwright.frameworks.jobs.settings import (
-    BETWEEN,
-    TEXT,
-    UNDESCRIBED,
-    catalog_name,
-    parse_yaml,
-)
+from trainwright.frameworks.jobs import Beside, read, settings
+from trainwright.frameworks.jobs.detect import Pasted, format_of, logged_format, pasted_in, untraced
 from trainwright.frameworks.launch import predicted_for
 from trainwright.model.transformer import adapter_targets
 from trainwright.options.inputs import ModelInput, embed, resolve_model
+from trainwright.options.option import Options
 from trainwright.options.run import ALL_TARGETS
 from trainwright.plans.capability_table import PRODUCTS
+from trainwright.plans.status import MemorySnapshot, OutOfMemory
 from trainwright.units import format_count
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from trainwright.cluster import Accelerator
-    from trainwright.frameworks.jobs.detect import Pasted
-    from trainwright.frameworks.jobs.settings import StatedRun
     from trainwright.model import TransformerConfig
-    from trainwright.options.option import Options
-    from trainwright.plans.status import MemorySnapshot, OutOfMemory
 
 _LARGEST: Final = 2**22  # of files that are looked into for a job
 # What a JSON of a job has; any other is a model, a profile or a document.
@@ -62,7 +51,7 @@ class StatedJob:
 
     name: str
     framework: str | None
-    run: StatedRun
+    run: settings.StatedRun
     warnings: tuple[str, ...]
     nodes: int | None = None
     software: str | None = None
@@ -87,7 +76,7 @@ def job_format(path: str | Path) -> str | None:
         return pasted.format
     if found is None and where.suffix.lower() in (".yaml", ".yml"):
         try:
-            parse_yaml(text)
+            settings.parse_yaml(text)
         except InvalidInput as error:
             raise InvalidInput(error.faults, source=str(path)) from None
     return found
@@ -209,7 +198,7 @@ def stated_in(text: str, name: str) -> StatedJob:
     text = text if pasted is None else pasted.text
     run = read(kind, text, Beside(name=name))
     if run.model is None and run.model_name is not None:
-        known = catalog_name(run.model_name) or run.model_name
+        known = settings.catalog_name(run.model_name) or run.model_name
         if known not in model_names():
             problem = f"must be chosen: {name} names {run.model_name}, which the catalog lacks"
             raise InvalidInput.of("model", problem)
@@ -268,22 +257,23 @@ def _as_started(text: str) -> str:
     return "\n".join(("#!/bin/bash", *traced, "")) if traced else text
 
 
-def _warnings(run: StatedRun, name: str, *, names_model: bool) -> Iterator[str]:
+def _warnings(run: settings.StatedRun, name: str, *, names_model: bool) -> Iterator[str]:
 
     if run.unknown:
         yield f"{name}: not known here and not used: {', '.join(run.unknown)}"
     for note in run.notes:
-        if names_model or UNDESCRIBED not in note:
+        if names_model or settings.UNDESCRIBED not in note:
             yield f"{name}: {note}"
     if run.recomputed_blocks and run.recompute is None:
         first = _first_of_stage(run, run.recomputed_blocks)
         listed = format_count(len(run.recomputed_blocks), "block")
         yield f"{name}: {listed} one by one recompute: priced as the first {first} of each stage"
-    said = [each for each in run.offload if "param" in each and BETWEEN not in each]
+    said = [each for each in run.offload if "param" in each and settings.BETWEEN not in each]
     if said and run.zero != 3:
         yield f"{name}: weights are priced on the device: ZeRO-3 alone brings them layer by layer"
-    if any(BETWEEN in each for each in run.offload):
-        yield f"{name}: what is offloaded {BETWEEN} is priced on the device, where a step needs it"
+    if any(settings.BETWEEN in each for each in run.offload):
+        what = f"what is offloaded {settings.BETWEEN}"
+        yield f"{name}: {what} is priced on the device, where a step needs it"
     if any("nvme" in each for each in run.offload):
         yield f"{name}: offload to NVMe is priced as that to the host's memory"
     if run.weight_bits is not None and run.lora_rank is None:
@@ -301,7 +291,9 @@ def stated_model(job: StatedJob, model: str | Path | None) -> ModelInput:
             raise InvalidInput.of("model", "must be a model, not a profile, beside --from")
         return found
     if job.run.model is None:
-        why = next((note for note in job.run.notes if UNDESCRIBED in note), "it names none")
+        why = next(
+            (note for note in job.run.notes if settings.UNDESCRIBED in note), "it names none"
+        )
         raise InvalidInput.of("model", f"{_ASKED}: {why}")
     return ModelInput(
         config=job.run.model, embedded=embed("model", job.name, encode(job.run.model))
@@ -310,7 +302,7 @@ def stated_model(job: StatedJob, model: str | Path | None) -> ModelInput:
 
 def _changed(name: str, changes: Mapping[str, Any]) -> TransformerConfig:
     """The catalog's model of a name with other values of keys of its `config.json`."""
-    known = catalog_name(name)
+    known = settings.catalog_name(name)
     if known is None:
         wanted = f"{_ASKED}, which changes {', '.join(changes)} of {name}"
         raise InvalidInput.of("model", f"{wanted}: a config.json with these")
@@ -320,7 +312,7 @@ def _changed(name: str, changes: Mapping[str, Any]) -> TransformerConfig:
 def _resolved(name: str) -> object:
     """The catalog's model of a name, or that of the local cache; asks for it where neither is."""
     try:
-        return resolve_model(catalog_name(name) or name)
+        return resolve_model(settings.catalog_name(name) or name)
     except InvalidInput:
         wanted = f"{_ASKED}, which names {name}: a catalog model or its config.json"
         raise InvalidInput.of("model", wanted) from None
@@ -348,7 +340,7 @@ def job_of_model(job: StatedJob, model: TransformerConfig) -> StatedJob:
     frozen only where it has some.
     """
     if job.run.freeze is not None and not model.towers:
-        text = tuple(part for part in job.run.freeze if part in TEXT)
+        text = tuple(part for part in job.run.freeze if part in settings.TEXT)
         job = replace(job, run=replace(job.run, freeze=text or None))
     wanted, offered = job.run.lora_targets or (), adapter_targets(model)
     kept = tuple(each for each in wanted if each in offered)
@@ -422,7 +414,7 @@ def replaced_options(job: StatedJob, given: Options) -> tuple[str, ...]:
     return tuple(f"--{name.replace('_', '-')}" for name in changed)
 
 
-def _first_of_stage(run: StatedRun, listed: Sequence[int]) -> int:
+def _first_of_stage(run: settings.StatedRun, listed: Sequence[int]) -> int:
     """Of how many blocks of a stage alike a list of recomputed ones would be."""
     stages = (run.pp or 1) * (run.virtual_stages or 1)
     return math.ceil(len(listed) / stages)

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from trainwright.cluster.framework_memory import EAGER
 from trainwright.errors import Fault, UnsupportedFeature
@@ -20,12 +20,8 @@ from trainwright.formats.schedule_json import format_compute_only
 from trainwright.frameworks.launch import commented, header
 from trainwright.model import ContextExchange, LayerKind
 from trainwright.plans.capability import RecomputeForm, capability_of
-from trainwright.plans.job import ExportBundle
+from trainwright.plans.job import ExportBundle, Job, StagePart, Stamp
 from trainwright.plans.schedule import Placing
-
-if TYPE_CHECKING:
-    from trainwright.plans.job import Job, StagePart, Stamp
-
 
 # Names in torchtitan, by version: modules of a stage, models and their sizes
 # ---------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from itertools import accumulate
 from math import gcd
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from trainwright.errors import Fault, Inexpressible
 from trainwright.formats.catalog import model_entries
@@ -35,13 +35,10 @@ from trainwright.frameworks.torchtitan import ROTATES
 from trainwright.model import NO_OFFLOAD, LayerKind
 from trainwright.plans.capability import RecomputeForm, capability_of
 from trainwright.plans.capability_table import LOSS_CHUNKS, PRODUCTS, own_reduction
-from trainwright.plans.job import ExportBundle
+from trainwright.plans.job import ExportBundle, Job, Stamp
 from trainwright.plans.plan import DEFAULT_SCHEDULE, usual_schedule
 from trainwright.plans.schedule import Placing
 from trainwright.profile import Recompute
-
-if TYPE_CHECKING:
-    from trainwright.plans.job import Job, Stamp
 
 # DeepSpeed: its JSON, and Python for a pipeline, whose stages the JSON cannot state
 # ----------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -32,23 +32,9 @@ from torch.utils.checkpoint import checkpoint
 
 from trainwright.documents.verification import KeptBytes
 from trainwright.errors import InvalidInput, UnsupportedFeature
-from trainwright.lab.token_replay import (
-    BLOCK,
-    EMBEDDING,
-    GAIN,
-    HEAD,
-    NORM,
-    Stage,
-    gradient_limit,
-    kind_of,
-    replay,
-)
-from trainwright.plans.lowered import HEAD_EXCHANGES, LoweredKind
+from trainwright.lab import token_replay
+from trainwright.plans.lowered import HEAD_EXCHANGES, LoweredAction, LoweredKind, LoweredSchedule
 from trainwright.plans.schedule import ACTIVATIONS_OF, ActionKind
-
-if TYPE_CHECKING:
-    from trainwright.plans.lowered import LoweredAction, LoweredSchedule
-
 
 # A causal transformer small enough for any CPU, cut into the stages of a plan
 # ----------------------------------------------------------------------------
@@ -163,20 +149,20 @@ def _attention(q: Any, k: Any, v: Any) -> Any:
 def _layer(name: str) -> nn.Module:
     kind, _, again = name.partition(":")
     made: dict[str, Any] = {
-        EMBEDDING: Embedding,
-        BLOCK: lambda: Block(selective=again == "selective"),
-        NORM: lambda: nn.LayerNorm(WIDTH),
+        token_replay.EMBEDDING: Embedding,
+        token_replay.BLOCK: lambda: Block(selective=again == "selective"),
+        token_replay.NORM: lambda: nn.LayerNorm(WIDTH),
         # Without a bias, or its output is a view, and PyTorch's last stage then keeps its graph to
         # the end of the step under a split backward (`backward_one_chunk`, torch 2.13).
-        HEAD: lambda: nn.Linear(WIDTH, VOCABULARY, bias=False),
-        GAIN: Gain,
+        token_replay.HEAD: lambda: nn.Linear(WIDTH, VOCABULARY, bias=False),
+        token_replay.GAIN: Gain,
     }
     layer: nn.Module = made[kind]()
     wrappers = {"full": RunAgain, "offload": OnHost}
     return wrappers[again](layer) if again in wrappers else layer
 
 
-def build_stage(stages: Sequence[Stage], stage: int) -> Any:
+def build_stage(stages: Sequence[token_replay.Stage], stage: int) -> Any:
     """One stage of the model; the same weights whoever builds it."""
     first = sum(map(len, stages[:stage]))
     layers = []
@@ -186,14 +172,14 @@ def build_stage(stages: Sequence[Stage], stage: int) -> Any:
     return TinyStage(*layers)
 
 
-def example_tensors(stages: Sequence[Stage]) -> tuple[Any, ...]:
+def example_tensors(stages: Sequence[token_replay.Stage]) -> tuple[Any, ...]:
     """What enters each stage, and last what leaves the last: one microbatch, for its shape."""
     hidden = torch.zeros(MICROBATCH_SIZE, SEQUENCE, WIDTH, requires_grad=True)
     logits = torch.zeros(MICROBATCH_SIZE, SEQUENCE, VOCABULARY, requires_grad=True)
     found: list[Any] = [torch.zeros(MICROBATCH_SIZE, SEQUENCE, dtype=torch.long)]
     has_head = False
     for stage in stages:
-        has_head |= any(kind_of(name) == HEAD for name in stage)
+        has_head |= any(token_replay.kind_of(name) == token_replay.HEAD for name in stage)
         found.append(logits if has_head else hidden)
     return tuple(found)
 
@@ -345,7 +331,9 @@ class AutogradReplay:
     torch_version: str
 
 
-def replay_autograd(lowered: LoweredSchedule, stages: Sequence[Stage]) -> AutogradReplay:
+def replay_autograd(
+    lowered: LoweredSchedule, stages: Sequence[token_replay.Stage]
+) -> AutogradReplay:
     """Replay one step and compare with the unpartitioned model; raises InvalidInput as `replay`.
 
     `stages` are of one copy of the model. `kept_bytes` is what one microbatch keeps in all stages,
@@ -368,12 +356,12 @@ def _left_as_found() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def _replayed(lowered: LoweredSchedule, stages: Sequence[Stage]) -> AutogradReplay:
+def _replayed(lowered: LoweredSchedule, stages: Sequence[token_replay.Stage]) -> AutogradReplay:
     copies, count = lowered.placement.num_pipelines, lowered.num_microbatches // lowered.num_slices
     model = CutModel.of(lowered, stages, range(lowered.num_ranks))
     worker = AutogradWorker(lowered, model)
     with worker.kept.counting():
-        replay(lowered, worker)
+        token_replay.replay(lowered, worker)
     for parameters in zip(*(model.parameters_of(copy) for copy in range(copies)), strict=True):
         mean = sum(parameter.grad for parameter in parameters) / copies
         for parameter in parameters:
@@ -411,10 +399,10 @@ def _compared(stage: int, module: Any, whole: Sequence[Any]) -> Iterator[tuple[f
 def _error(gradient: Any, reference: Any, name: str) -> tuple[float, float, str]:
     found = reference * 0 if gradient is None else gradient
     error = (found - reference).abs().nan_to_num(nan=math.inf).max().item()
-    return error, gradient_limit(reference.abs().max().item()), name
+    return error, token_replay.gradient_limit(reference.abs().max().item()), name
 
 
-def kept_by_stage(stages: Sequence[Stage]) -> list[int]:
+def kept_by_stage(stages: Sequence[token_replay.Stage]) -> list[int]:
     """Bytes that the forward of one microbatch keeps in each stage, run by itself."""
     last = len(stages) - 1
     return [
@@ -468,13 +456,13 @@ class CutModel:
     has the rows of each rank's part of its weights.
     """
 
-    stages: tuple[Stage, ...]
+    stages: tuple[token_replay.Stage, ...]
     modules: dict[int, Any]
     heads: dict[int, tuple[int, Any]]
 
     @classmethod
     def of(
-        cls, lowered: LoweredSchedule, stages: Sequence[Stage], ranks: Iterable[int]
+        cls, lowered: LoweredSchedule, stages: Sequence[token_replay.Stage], ranks: Iterable[int]
     ) -> CutModel:
         """Build what `ranks` hold of it."""
         if lowered.num_slices > SEQUENCE:
@@ -491,7 +479,10 @@ class CutModel:
         heads: dict[int, tuple[int, Any]] = {}
         kept = tuple(stages)
         if lowered.head_barriers:
-            kept = (*kept[:-1], tuple(name for name in kept[-1] if kind_of(name) != HEAD))
+            kept = (
+                *kept[:-1],
+                tuple(name for name in kept[-1] if token_replay.kind_of(name) != token_replay.HEAD),
+            )
             weight = _head_weight(build_stage(stages, held - 1), stages)
             first = 0
             for rank, rows in enumerate(weight.tensor_split(lowered.num_ranks)):
@@ -501,7 +492,11 @@ class CutModel:
             if held - 1 in modules:
                 layers = zip(modules[held - 1], stages[-1], strict=True)
                 modules[held - 1] = TinyStage(
-                    *(layer for layer, name in layers if kind_of(name) != HEAD)
+                    *(
+                        layer
+                        for layer, name in layers
+                        if token_replay.kind_of(name) != token_replay.HEAD
+                    )
                 )
         return cls(stages=kept, modules=modules, heads=heads)
 
@@ -529,8 +524,10 @@ class CutModel:
         return max(found, key=lambda entry: entry[0] / entry[1])
 
 
-def _head_weight(stage: Any, layers: Sequence[Stage]) -> Any:
-    at = next(n for n, name in enumerate(layers[-1]) if kind_of(name) == HEAD)
+def _head_weight(stage: Any, layers: Sequence[token_replay.Stage]) -> Any:
+    at = next(
+        n for n, name in enumerate(layers[-1]) if token_replay.kind_of(name) == token_replay.HEAD
+    )
     head = stage[at].layer if isinstance(stage[at], RunAgain) else stage[at]
     return head.weight
 

@@ -24,7 +24,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from subprocess import Popen
+from typing import Any
 
 import numpy as np
 
@@ -33,10 +34,6 @@ from trainwright.errors import InvalidInput, MissingExtra, UnsupportedFeature
 from trainwright.lab.token_replay import LOSS_LIMIT, Stage, plain_stages, whole_model
 from trainwright.plans.lowered import LoweredAction, LoweredSchedule
 from trainwright.plans.schedule import Placement
-
-if TYPE_CHECKING:
-    from subprocess import Popen
-
 
 # Schedule files broken on purpose: a check that passes them checks nothing
 # -------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import inspect
 import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import distributed
@@ -14,26 +14,11 @@ from torch.distributed import pipelining
 from torch.distributed.pipelining import PipelineStage
 
 from trainwright.errors import UnsupportedFeature
+from trainwright.lab import autograd_replay
 from trainwright.lab import autograd_replay as tiny
-from trainwright.lab.autograd_replay import (
-    AutogradWorker,
-    CutModel,
-    KeptTensors,
-    build_stage,
-    descend,
-    kept_by_stage,
-    message_shape,
-    run_unpartitioned,
-    worst_gradient,
-)
-from trainwright.lab.gloo_check import RankReport, parse_orders
+from trainwright.lab.gloo_check import Job, RankReport, RunFolder, RunOrder, parse_orders
 from trainwright.lab.token_replay import compare_curve
-from trainwright.plans.lowered import HEAD_EXCHANGES, LoweredKind
-
-if TYPE_CHECKING:
-    from trainwright.lab.gloo_check import Job, RunFolder, RunOrder
-    from trainwright.plans.lowered import LoweredAction, LoweredSchedule
-
+from trainwright.plans.lowered import HEAD_EXCHANGES, LoweredAction, LoweredKind, LoweredSchedule
 
 # The one place that touches private names of PyTorch: its pipeline runtime (torch 2.13)
 # --------------------------------------------------------------------------------------
@@ -117,8 +102,10 @@ def _steps(folder: RunFolder, job: Job, order: RunOrder, process: int) -> Iterat
         for stage in range(last + 1)
         if order.rank_of_stage[stage] == rank
     }
-    kept = KeptTensors(each for module in own.values() for each in module.parameters())
-    alone = kept_by_stage(stages)
+    kept = autograd_replay.KeptTensors(
+        each for module in own.values() for each in module.parameters()
+    )
+    alone = autograd_replay.kept_by_stage(stages)
     pipeline_group, replica_group = _groups(order.num_ranks, len(counts), process)
     pipeline = _pipeline(folder, order, own, pipeline_group)
     for step in range(job.num_steps):
@@ -130,7 +117,7 @@ def _steps(folder: RunFolder, job: Job, order: RunOrder, process: int) -> Iterat
             pipeline.step(*given, **also)
         _average(own, replica_group, share)
         expected_loss = tiny.run_unpartitioned(whole, step, counts)
-        error, limit, parameter = worst_gradient(own, whole)
+        error, limit, parameter = autograd_replay.worst_gradient(own, whole)
         yield RankReport(
             error=error,
             limit=limit,
@@ -146,7 +133,7 @@ def _steps(folder: RunFolder, job: Job, order: RunOrder, process: int) -> Iterat
 class watched:  # noqa: N801
     """A context whose value lists each action with the bytes that were kept before it."""
 
-    def __init__(self, kept: KeptTensors) -> None:
+    def __init__(self, kept: autograd_replay.KeptTensors) -> None:
         self._kept, self._hooks = kept, kept.counting()
         self._seen: list[tuple[str, float]] = []
 
@@ -251,19 +238,19 @@ def run_orders(
     replica, rank = divmod(process, order.num_ranks)
     own = order.of_replica(replica)
     lowered = parse_orders((folder.path / own.csv_name).read_text(encoding="utf-8"), own)
-    model = CutModel.of(lowered, own.stages, [rank])
-    whole = [build_stage(order.stages, stage) for stage in range(len(order.stages))]
+    model = autograd_replay.CutModel.of(lowered, own.stages, [rank])
+    whole = [autograd_replay.build_stage(order.stages, stage) for stage in range(len(order.stages))]
     counts = [count for count in order.counts for _ in range(order.num_pipelines)]
     reports = []
     for step in range(job.num_steps):
-        worker = AutogradWorker(lowered, model, step=step, replica=replica)
+        worker = autograd_replay.AutogradWorker(lowered, model, step=step, replica=replica)
         with worker.kept.counting():
             _walk(lowered, worker, rank, replica * order.num_ranks, note)
         note("the exchange of gradients")
         _average_copies(order, model)
         total = torch.tensor(math.fsum(worker.losses), dtype=torch.float64)
         distributed.all_reduce(total)
-        expected = run_unpartitioned(whole, step, counts)
+        expected = autograd_replay.run_unpartitioned(whole, step, counts)
         loss_error = abs(total.item() / sum(counts) - expected)
         error, limit, parameter = model.worst_gradient(whole)
         reports.append(
@@ -276,15 +263,15 @@ def run_orders(
                 kept=worker.rank_bytes()[rank],
             )
         )
-        descend(list(model.modules.values()))
-        descend([torch.nn.ParameterList(part for _, part in model.heads.values())])
-        descend(whole)
+        autograd_replay.descend(list(model.modules.values()))
+        autograd_replay.descend([torch.nn.ParameterList(part for _, part in model.heads.values())])
+        autograd_replay.descend(whole)
     return max(reports, key=lambda report: report.error / report.limit)
 
 
 def _walk(
     lowered: LoweredSchedule,
-    worker: AutogradWorker,
+    worker: autograd_replay.AutogradWorker,
     rank: int,
     first: int,
     note: Callable[[str], None],
@@ -298,7 +285,7 @@ def _walk(
         under_way.append((distributed.isend(sent, first + target, tag=channel), sent))
 
     def receive(step: LoweredAction, source: int, channel: int) -> Any:
-        tensor = torch.empty(message_shape(lowered, step))
+        tensor = torch.empty(autograd_replay.message_shape(lowered, step))
         distributed.recv(tensor, first + source, tag=channel)
         return tensor
 
@@ -325,7 +312,7 @@ def _walk(
         work.wait()
 
 
-def _average_copies(order: RunOrder, model: CutModel) -> None:
+def _average_copies(order: RunOrder, model: autograd_replay.CutModel) -> None:
     """The mean of the gradients of whoever holds the same parameters, in one order for all."""
     length = len(order.rank_of_stage) // order.num_pipelines
     shared = [

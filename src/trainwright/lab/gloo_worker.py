@@ -13,19 +13,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from trainwright.errors import UnsupportedFeature
-from trainwright.lab.gloo_check import (
-    OWN_RUNTIME,
-    Job,
-    RankFailure,
-    RankReport,
-    RunFolder,
-    RunOrder,
-)
+from trainwright.lab import gloo_check
 
 
 def main() -> None:
     """Do the runs of the job in order; stop at the first that fails."""
-    folder, rank = RunFolder(Path(sys.argv[1])), int(sys.argv[2])
+    folder, rank = gloo_check.RunFolder(Path(sys.argv[1])), int(sys.argv[2])
     threading.Thread(target=_end_with_parent, daemon=True).start()
     job, run = folder.read_job(), 0
     try:
@@ -33,7 +26,7 @@ def main() -> None:
         for run, order in enumerate(job.runs):
             folder.write_report(run, rank, _run(folder, job, run, order, rank, note))
     except Exception as error:
-        failure = RankFailure(
+        failure = gloo_check.RankFailure(
             run=run,
             problem=f"{type(error).__name__}: {error}",
             time_s=time.monotonic(),
@@ -48,7 +41,7 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _listen(folder: RunFolder, rank: int) -> Callable[[str], None]:
+def _listen(folder: gloo_check.RunFolder, rank: int) -> Callable[[str], None]:
     """Keep the action of this rank in its file; returns who else may tell of one."""
     from trainwright.lab.gloo_steps import find_runtime, report_actions
 
@@ -68,13 +61,13 @@ def _write_over(file: int, action: str) -> None:
 
 
 def _run(
-    folder: RunFolder,
-    job: Job,
+    folder: gloo_check.RunFolder,
+    job: gloo_check.Job,
     run: int,
-    order: RunOrder,
+    order: gloo_check.RunOrder,
     rank: int,
     note: Callable[[str], None],
-) -> RankReport:
+) -> gloo_check.RankReport:
     import torch
     from torch import distributed
 
@@ -84,7 +77,7 @@ def _run(
     try:
         from trainwright.lab.gloo_steps import run_orders, run_steps
 
-        if order.form == OWN_RUNTIME:
+        if order.form == gloo_check.OWN_RUNTIME:
             return run_orders(folder, job, order, rank, note)
         return run_steps(folder, job, order, rank)
     finally:

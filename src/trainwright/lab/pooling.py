@@ -24,20 +24,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from trainwright.cluster import CONSTANTS, Calibration, Circumstance, Cluster, Constant
-from trainwright.cluster.calibration import (
-    PACE,
-    PACED,
-    TELLABLE,
-    Distance,
-    Effect,
-    Key,
-    PooledEfficiencies,
-    Range,
-    Software,
-    SoftwareClass,
-    keys_of,
-)
+from trainwright.cluster import CONSTANTS, Calibration, Circumstance, Cluster, Constant, calibration
 from trainwright.errors import InvalidInput, TrainwrightError
 from trainwright.formats.measured_csv import MeasuredRun
 from trainwright.lab.fitting import answer
@@ -258,7 +245,7 @@ class PooledRun:
     measured_s: float
 
     @property
-    def software(self) -> Software:
+    def software(self) -> calibration.Software:
         """Whose software ran."""
         return self.question.line.software
 
@@ -346,17 +333,21 @@ class Pool:
         self.names = tuple(CENTRES)
         self.families = {d: f for f, members in FAMILIES.items() for d in members}
         of_run = [
-            keys_of(r.device, r.software, self.families.get(r.device), r.run.publication)
+            calibration.keys_of(
+                r.device, r.software, self.families.get(r.device), r.run.publication
+            )
             for r in runs
         ]
-        self.keys: tuple[Key, ...] = tuple(sorted({key for keys in of_run for key in keys}))
+        self.keys: tuple[calibration.Key, ...] = tuple(
+            sorted({key for keys in of_run for key in keys})
+        )
         place = {key: number for number, key in enumerate(self.keys)}
         self.member = np.zeros((len(runs), len(self.keys)))
         for number, keys in enumerate(of_run):
             self.member[number, [place[key] for key in keys]] = 1.0
         self.is_own = np.array([key[0] == "publication" for key in self.keys])
         self.measured = np.log([run.measured_s for run in runs])
-        self.paced = [self.names.index(name) for name in PACED]
+        self.paced = [self.names.index(name) for name in calibration.PACED]
         self.ceilings = np.log([min(CONSTANTS[name], 1e300) for name in self.names])
         sources = [run.source for run in runs]
         self.weight = np.array([min(1.0, _MOST_OF_A_SOURCE / sources.count(s)) for s in sources])
@@ -538,10 +529,12 @@ _FEW_RUNS: Final = 10
 _FEW_SOURCES: Final = 3  # fewer say nothing of the next one
 _WIDER: Final = 1.25  # from one distance to the next where nothing says how much
 _FAR_OFF: Final = _REJECTED * _SCALES[1]  # what the fit rejects wherever it scatters most
-_ASSUMED: Final = Range(low_ratio=0.7, high_ratio=1.6)
+_ASSUMED: Final = calibration.Range(low_ratio=0.7, high_ratio=1.6)
 
 
-def effects_of(pool: Pool, shifts: Floats, *, without: str | None = None) -> dict[Key, Effect]:
+def effects_of(
+    pool: Pool, shifts: Floats, *, without: str | None = None
+) -> dict[calibration.Key, calibration.Effect]:
     """The effects by key, with the number of their runs; a source may be left out."""
     found = {}
     for number, key in enumerate(pool.keys):
@@ -552,16 +545,20 @@ def effects_of(pool: Pool, shifts: Floats, *, without: str | None = None) -> dic
         ]
         if not own:
             continue
-        named = zip((*pool.names, PACE), shifts[number].tolist(), strict=True)
-        found[key] = Effect(
-            shifts=MappingProxyType({n: v for n, v in named if n == PACE or abs(v) >= 5e-5}),
+        named = zip((*pool.names, calibration.PACE), shifts[number].tolist(), strict=True)
+        found[key] = calibration.Effect(
+            shifts=MappingProxyType(
+                {n: v for n, v in named if n == calibration.PACE or abs(v) >= 5e-5}
+            ),
             runs=len(own),
             sources=tuple(sorted({run.source for run in own})),
         )
     return found
 
 
-Residuals = dict[str, list[tuple[Distance, float]]]  # by source: log(measured / predicted)
+Residuals = dict[
+    str, list[tuple[calibration.Distance, float]]
+]  # by source: log(measured / predicted)
 
 
 def pooled(
@@ -570,20 +567,25 @@ def pooled(
     residuals: Residuals,
     *,
     without: str | None = None,
-) -> PooledEfficiencies:
+) -> calibration.PooledEfficiencies:
     """What predicts, with ranges from the residuals of all sources but the one left out."""
     spread = dict.fromkeys(pool.names, _SHARE_WIDTH / 2)
     spread |= {name: _OVERHEAD_WIDTH / 2 for name in pool.names if CONSTANTS[name] != 1.0}
     kept = {source: found for source, found in residuals.items() if source != without}
-    known: dict[Key, tuple[str, float]] = {
-        ("family", family): (PACE, pace) for family, pace in PACE_OF_FAMILY.items()
+    known: dict[calibration.Key, tuple[str, float]] = {
+        ("family", family): (calibration.PACE, pace) for family, pace in PACE_OF_FAMILY.items()
     }
-    known |= {("device", device): (PACE, pace) for device, pace in pool.devices.items() if pace}
+    known |= {
+        ("device", device): (calibration.PACE, pace)
+        for device, pace in pool.devices.items()
+        if pace
+    }
     known |= {("class", kind): (HOST, shift) for kind, shift in HOST_OF_CLASS.items()}
-    priors: dict[Key, Effect] = {
-        key: Effect(shifts=MappingProxyType(dict([shift]))) for key, shift in known.items()
+    priors: dict[calibration.Key, calibration.Effect] = {
+        key: calibration.Effect(shifts=MappingProxyType(dict([shift])))
+        for key, shift in known.items()
     }
-    return PooledEfficiencies(
+    return calibration.PooledEfficiencies(
         effects=MappingProxyType(priors | effects_of(pool, shifts, without=without)),
         families=MappingProxyType(pool.families),
         spreads=MappingProxyType(spread),
@@ -593,7 +595,7 @@ def pooled(
     )
 
 
-def told_apart(runs: Sequence[PooledRun]) -> dict[SoftwareClass, tuple[str, ...]]:
+def told_apart(runs: Sequence[PooledRun]) -> dict[calibration.SoftwareClass, tuple[str, ...]]:
     """By class of software the kinds of exchange whose hiding its runs tell from the rest.
 
     Most runs with such exchanges say whether they hide, and some do: without a run that does nobody
@@ -601,18 +603,22 @@ def told_apart(runs: Sequence[PooledRun]) -> dict[SoftwareClass, tuple[str, ...]
     whose runs all say that nothing hides, borrows its constants, and with them what is told of all.
     No measured time is used, so that a source that is left out of the fit may speak here.
     """
-    found: dict[SoftwareClass, list[str]] = {kind: [] for kind in SoftwareClass}
-    for name in TELLABLE:
-        hidden: dict[SoftwareClass, list[bool | None]] = {kind: [] for kind in SoftwareClass}
+    found: dict[calibration.SoftwareClass, list[str]] = {
+        kind: [] for kind in calibration.SoftwareClass
+    }
+    for name in calibration.TELLABLE:
+        hidden: dict[calibration.SoftwareClass, list[bool | None]] = {
+            kind: [] for kind in calibration.SoftwareClass
+        }
         for run in runs:
             degrees = run.question.configuration.parallelism
             if (degrees.tensor if name == "tensor" else degrees.expert) > 1:
                 share = getattr(run.question.configuration.overlap, name)
                 said = share > 0 if says_overlap(run.run, run.question.line, name) else None
-                hidden[SoftwareClass.TYPICAL].append(said)
-                if run.software.kind is not SoftwareClass.TYPICAL:
+                hidden[calibration.SoftwareClass.TYPICAL].append(said)
+                if run.software.kind is not calibration.SoftwareClass.TYPICAL:
                     hidden[run.software.kind].append(said)
-        of_all = _is_told(hidden[SoftwareClass.TYPICAL])
+        of_all = _is_told(hidden[calibration.SoftwareClass.TYPICAL])
         for kind, own in hidden.items():
             borrows = own.count(None) * 2 <= len(own) and True not in own
             if of_all if borrows else _is_told(own):
@@ -624,14 +630,14 @@ def _is_told(hidden: Sequence[bool | None]) -> bool:
     return hidden.count(None) * 2 <= len(hidden) and True in hidden
 
 
-def _ranges(pool: Pool, residuals: Residuals) -> dict[Distance, Range]:
+def _ranges(pool: Pool, residuals: Residuals) -> dict[calibration.Distance, calibration.Range]:
     """Nine of ten at each distance, every source counting alike, never narrower farther away.
 
     Of runs under no circumstance that has a range of its own.
     """
-    found: dict[Distance, Range] = {}
+    found: dict[calibration.Distance, calibration.Range] = {}
     low, high = -_LEAST_WIDTH, _LEAST_WIDTH
-    for distance in Distance:
+    for distance in calibration.Distance:
         held = [
             here
             for own in _predictable(pool, residuals).values()
@@ -642,11 +648,11 @@ def _ranges(pool: Pool, residuals: Residuals) -> dict[Distance, Range]:
             low, high = min(low, ends[0]), max(high, ends[1])
         elif distance:
             low, high = low * _WIDER, high * _WIDER
-        found[distance] = Range(low_ratio=math.exp(low), high_ratio=math.exp(high))
+        found[distance] = calibration.Range(low_ratio=math.exp(low), high_ratio=math.exp(high))
     return found
 
 
-def _circumstances(pool: Pool, residuals: Residuals) -> dict[Circumstance, Range]:
+def _circumstances(pool: Pool, residuals: Residuals) -> dict[Circumstance, calibration.Range]:
     """The middle nine tenths of runs of which a circumstance is the first that holds.
 
     Whether the fit saw their source or not: few sources have such runs, and hardly differ in it.
@@ -661,7 +667,7 @@ def _circumstances(pool: Pool, residuals: Residuals) -> dict[Circumstance, Range
         wider = _WIDER if len(held) < _FEW_SOURCES else 1.0
         if sum(map(len, held)) >= _FEW_RUNS:
             low, high = (wider * end for end in _middle(held, _COVERED))
-            found[when] = Range(
+            found[when] = calibration.Range(
                 low_ratio=math.exp(min(low, -_LEAST_WIDTH)),
                 high_ratio=math.exp(max(high, _LEAST_WIDTH)),
             )
@@ -678,7 +684,9 @@ def _quantile(ordered: Sequence[tuple[float, float]], share: float) -> float:
     return ordered[-1][0]
 
 
-def _predictable(pool: Pool, residuals: Residuals) -> dict[str, list[tuple[int, Distance, float]]]:
+def _predictable(
+    pool: Pool, residuals: Residuals
+) -> dict[str, list[tuple[int, calibration.Distance, float]]]:
     """The residuals of runs that a fit would not reject, with the number of the run.
 
     No range is wide enough for a pipeline that stalls, and with it all others would be too wide.
@@ -721,11 +729,11 @@ def left_out(pool: Pool, found: PooledFit) -> tuple[dict[str, Floats], Residuals
     shifts, residuals = {}, {}
     for source, members in pool.groups.items():
         shifts[source] = refit_without(pool, found, members.tolist())
-        bare = PooledEfficiencies(
+        bare = calibration.PooledEfficiencies(
             effects=MappingProxyType(effects_of(pool, shifts[source], without=source)),
             families=MappingProxyType(pool.families),
             spreads=MappingProxyType({}),
-            ranges=MappingProxyType(dict.fromkeys(Distance, _ASSUMED)),
+            ranges=MappingProxyType(dict.fromkeys(calibration.Distance, _ASSUMED)),
         )
         logs = pool.constants(shifts[source])
         residuals[source] = [
@@ -746,7 +754,7 @@ def with_own(pool: Pool, found: PooledFit, residuals: Residuals) -> Residuals:
     ]
     both: Residuals = {source: list(values) for source, values in residuals.items()}
     for source, ratio in seen:
-        both[source].append((Distance.SAME_PUBLICATION, ratio))
+        both[source].append((calibration.Distance.SAME_PUBLICATION, ratio))
     return both
 
 
@@ -783,7 +791,7 @@ def _of_products(name: str, family: str) -> float:
 
 def without_each(
     tables: Sequence[tuple[str, Sequence[MeasuredRun], Known]],
-) -> dict[str, PooledEfficiencies]:
+) -> dict[str, calibration.PooledEfficiencies]:
     """Of each table that has timed runs the efficiencies that all others give.
 
     Times are taken linear around the efficiencies that ship, if there are, so that sensitivities
@@ -802,7 +810,7 @@ def without_each(
     return {source: pooled(pool, shifts[source], both, without=source) for source in pool.groups}
 
 
-def around(pool: Pool, efficiencies: PooledEfficiencies | None) -> PooledFit:
+def around(pool: Pool, efficiencies: calibration.PooledEfficiencies | None) -> PooledFit:
     """The point of known efficiencies, with slopes; a fit where there are none."""
     if efficiencies is None:
         return fit(pool)
@@ -810,7 +818,9 @@ def around(pool: Pool, efficiencies: PooledEfficiencies | None) -> PooledFit:
     for number, key in enumerate(pool.keys):
         effect = efficiencies.effects.get(key)
         if effect is not None:
-            shifts[number] = [effect.shifts.get(name, 0.0) for name in (*pool.names, PACE)]
+            shifts[number] = [
+                effect.shifts.get(name, 0.0) for name in (*pool.names, calibration.PACE)
+            ]
     logs = pool.constants(shifts)
     times = pool.times(logs)
     return PooledFit(shifts=shifts, logs=logs, times=times, slopes=pool.slopes(logs, times))

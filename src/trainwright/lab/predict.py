@@ -38,15 +38,8 @@ from trainwright.plans.configuration import (
 from trainwright.plans.plan import DEFAULT_SCHEDULE
 from trainwright.profile import Recompute
 from trainwright.scheduling.families import FAMILIES
-from trainwright.step import predict_step
+from trainwright.step import figures, predict_step
 from trainwright.step.account import time_range
-from trainwright.step.figures import (
-    MemoryFigures,
-    Ranged,
-    figures_of,
-    memory_figures,
-    missing_bytes,
-)
 from trainwright.step.memory import Tape
 from trainwright.step.predict import plan_of, profile_of_run
 from trainwright.step.zero import with_offload
@@ -542,24 +535,29 @@ def _fits(question: Question, step: StepPrediction) -> bool:
     asked, device = _with_loss(question), question.cluster.accelerator
     asked = replace(asked, overheads=USUAL_OVERHEADS)
     account = framework_memory(question.line.software.name)
-    return missing_bytes(question.model, asked, step, device, account) <= 0
+    return figures.missing_bytes(question.model, asked, step, device, account) <= 0
 
 
-def _memory(question: Question, plan: Plan, step: StepPrediction) -> tuple[Ranged, float]:
+def _memory(question: Question, plan: Plan, step: StepPrediction) -> tuple[figures.Ranged, float]:
     """Peak of the rank that the table reports, as the figure that it names; static bytes."""
     run, account = question.run, framework_memory(question.line.software.name)
     degrees = question.configuration.parallelism
     static_bytes = max(stage.memory.static_bytes for stage in step.stages)
     stated = figure_in(run.setting("memory_kind"))
-    ranks: tuple[MemoryFigures, ...]
+    ranks: tuple[figures.MemoryFigures, ...]
     if run.states_arguments:
         found = megatron_memory(run, question, plan, step.stages[-1].memory)
-        ranks, static_bytes = (figures_of(found.peak_bytes, account, degrees),), found.static_bytes
+        ranks, static_bytes = (
+            (figures.figures_of(found.peak_bytes, account, degrees),),
+            found.static_bytes,
+        )
     elif question.line.caches_dummy_gradients:
-        ranks = (figures_of(engine_peak_bytes(question, step), account, degrees),)
+        ranks = (figures.figures_of(engine_peak_bytes(question, step), account, degrees),)
     else:
         device = question.cluster.accelerator
-        ranks = memory_figures(question.model, _with_loss(question), step, account, device=device)
+        ranks = figures.memory_figures(
+            question.model, _with_loss(question), step, account, device=device
+        )
     shown = [rank.of(stated or account.reports) for rank in ranks]
     return max(shown, key=lambda ranged: ranged.typical_bytes), static_bytes
 

@@ -22,13 +22,7 @@ from trainwright.cluster import Accelerator, Calibration, Cluster, NetworkLevel,
 from trainwright.cluster.calibration import PooledEfficiencies, Software, software_named
 from trainwright.errors import UnsupportedFeature
 from trainwright.formats.measured_csv import MeasuredRun
-from trainwright.model import (
-    Activation,
-    Experts,
-    LatentAttention,
-    Norm,
-    TransformerConfig,
-)
+from trainwright.model import Activation, Experts, LatentAttention, Norm, TransformerConfig
 from trainwright.model.config import LowRank, Tuning
 from trainwright.units import MIB
 

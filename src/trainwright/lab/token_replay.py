@@ -10,17 +10,12 @@ import re
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from trainwright.documents.verification import KeptBytes
 from trainwright.errors import InvalidInput
-from trainwright.plans.lowered import HEAD_EXCHANGES, LoweredAction, LoweredKind
-from trainwright.plans.schedule import ACTIVATIONS_OF
-
-if TYPE_CHECKING:
-    from trainwright.plans.lowered import LoweredSchedule
-    from trainwright.plans.schedule import Placement, ScheduleMemory
-
+from trainwright.plans.lowered import HEAD_EXCHANGES, LoweredAction, LoweredKind, LoweredSchedule
+from trainwright.plans.schedule import ACTIVATIONS_OF, Placement, ScheduleMemory
 
 # How far a pipeline's float32 results may be from those of the model in one piece
 # --------------------------------------------------------------------------------

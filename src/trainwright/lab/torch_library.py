@@ -35,19 +35,9 @@ from transformers.models.auto import modeling_auto
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from trainwright.errors import InvalidInput, TrainwrightError, UnsupportedFeature
+from trainwright.lab import torch_values
 from trainwright.lab.torch_graph import tune
 from trainwright.lab.torch_trace import TracedModel, trace_module
-from trainwright.lab.torch_values import (
-    BESIDE,
-    FEW,
-    OF_CODES,
-    KnownValues,
-    ValuesFromPython,
-    beside_text,
-    codes_of,
-    in_codes,
-    inputs,
-)
 from trainwright.model import LayerGraph, RunShape
 from trainwright.model.config import TRAIN_ALL, Tuning
 
@@ -274,8 +264,10 @@ def _trace_of(
     With text alone, else with sound or an image beside it; checks of values answered with yes,
     else with no.
     """
-    for beside, truth, masked in product(BESIDE, (True, False), (False, True)):
-        if (beside and masked) or (beside in OF_CODES and codes_of(config) is None):
+    for beside, truth, masked in product(torch_values.BESIDE, (True, False), (False, True)):
+        if (beside and masked) or (
+            beside in torch_values.OF_CODES and torch_values.codes_of(config) is None
+        ):
             continue
         way = functools.partial(
             _trace_once, module, config=config, beside=beside, truth=truth, masked=masked
@@ -284,7 +276,7 @@ def _trace_of(
             try:
                 return way(run)
             except TimeoutError:
-                few = [replace(run, sequence_length=FEW * n) for n in (1, 2, 3, 4)]
+                few = [replace(run, sequence_length=torch_values.FEW * n) for n in (1, 2, 3, 4)]
                 if run.sequence_length <= few[-1].sequence_length:
                     raise
                 return carried_on([way(each) for each in few], run)
@@ -308,12 +300,16 @@ def _trace_once(
     masked: bool,
 ) -> TracedModel:
     most = _MANY_TIMES * MOST_OPERATORS
-    with torch.device("meta"), ValuesFromPython(), _Counter(most, truth=truth):
-        given = inputs(module, run.sequence_length, masked=masked, rows=run.microbatch_size)
-        if beside in OF_CODES:
-            given |= in_codes(given, form=beside, codes=codes_of(config) or 1)
+    with torch.device("meta"), torch_values.ValuesFromPython(), _Counter(most, truth=truth):
+        given = torch_values.inputs(
+            module, run.sequence_length, masked=masked, rows=run.microbatch_size
+        )
+        if beside in torch_values.OF_CODES:
+            given |= torch_values.in_codes(
+                given, form=beside, codes=torch_values.codes_of(config) or 1
+            )
         elif beside is not None:
-            given |= beside_text(module, run, config, form=beside)
+            given |= torch_values.beside_text(module, run, config, form=beside)
         with _without_former_keys():
             return trace_module(module, given, run=run)
 
@@ -561,7 +557,7 @@ def _stated_visits(module: nn.Module, name: str) -> int:
 _TOO_LONG: Final = "the pass takes too long"
 
 
-class _Counter(KnownValues):
+class _Counter(torch_values.KnownValues):
     """Adds up FLOPs of operators, and ends a pass that has too many."""
 
     def __init__(self, most: int, *, truth: bool = True) -> None:
@@ -637,12 +633,12 @@ def _flops(
     if whole.reason != _TOO_LONG:
         return whole.flops, whole.reason
     over = functools.partial(_pass, module, most=MOST_OPERATORS, repeats=repeats)
-    shortest = over(FEW)
-    longest = shortest if shortest.reason == _TOO_LONG else over(4 * FEW)
+    shortest = over(torch_values.FEW)
+    longest = shortest if shortest.reason == _TOO_LONG else over(4 * torch_values.FEW)
     if shortest.operators == longest.operators:  # many layers, but no loop over tokens
         whole = _pass(module, tokens, most=_MANY_TIMES * MOST_OPERATORS, repeats=repeats)
         return whole.flops, whole.reason
-    few = (shortest, over(2 * FEW), over(3 * FEW), longest)
+    few = (shortest, over(2 * torch_values.FEW), over(3 * torch_values.FEW), longest)
     carried = _carried_on([one.flops for one in few], tokens)
     return carried, None if carried else _TOO_LONG
 
@@ -828,7 +824,7 @@ def _carried_on(few: list[int | None], tokens: int) -> int | None:
     constant = found[0] - sloped - curved
     if not 0 <= constant <= _OF_PADDING * found[0]:
         return None
-    n = Fraction(tokens, FEW)
+    n = Fraction(tokens, torch_values.FEW)
     return int(constant + sloped * n + curved * n * n)
 
 
@@ -841,7 +837,7 @@ def carried_on(few: Sequence[TracedModel], run: RunShape) -> TracedModel:
     found = [int(graph.model_flops) for graph in graphs]
     if _carried_on(list(found), run.sequence_length) is None:
         raise TimeoutError(_TOO_LONG)
-    first, n = graphs[0], Fraction(run.sequence_length, FEW)
+    first, n = graphs[0], Fraction(run.sequence_length, torch_values.FEW)
     try:
         classes, edges = (
             _each_carried([getattr(graph, name) for graph in graphs], n)
@@ -891,10 +887,10 @@ def _pass(module: nn.Module, tokens: int, *, most: int, repeats: _Repeats | None
     for masked in (True, False):  # some look into a mask, others make one if there is none
         counter = _Counter(most)
         try:
-            with torch.no_grad(), torch.device("meta"), ValuesFromPython(), counter:
+            with torch.no_grad(), torch.device("meta"), torch_values.ValuesFromPython(), counter:
                 if repeats is not None:
                     repeats.begin(counter)
-                module(**inputs(module, tokens, masked=masked))
+                module(**torch_values.inputs(module, tokens, masked=masked))
         except TimeoutError:
             return _Passed(reason=_TOO_LONG)
         except Exception as error:  # whatever the library's own code raises

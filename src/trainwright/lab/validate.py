@@ -17,14 +17,7 @@ from statistics import NormalDist, median
 from typing import Any, Final
 
 from trainwright.cluster.accelerator import UNFITTED
-from trainwright.documents.validation import (
-    CoverageCheck,
-    DatasetScore,
-    ErrorRecord,
-    RegretRecord,
-    ScoredRun,
-    SkippedRecord,
-)
+from trainwright.documents import validation
 from trainwright.errors import TrainwrightError, UnsupportedFeature
 from trainwright.formats.measured_csv import MeasuredRun
 from trainwright.lab.fitting import answer
@@ -54,13 +47,13 @@ COVERED: Final = 0.9
 _TAIL: Final = 0.025
 
 
-def coverage_check(inside: Sequence[bool]) -> CoverageCheck | None:
+def coverage_check(inside: Sequence[bool]) -> validation.CoverageCheck | None:
     """The check of runs of which it is known whether they lie inside; `None` without any."""
     n, count = len(inside), sum(inside)
     if n == 0:
         return None
     least, most = acceptance_region(n)
-    return CoverageCheck(
+    return validation.CoverageCheck(
         n=n,
         inside=count,
         least_accepted=least,
@@ -108,13 +101,13 @@ class Pair:
         return self.predicted / self.measured - 1
 
 
-def errors(pairs: Sequence[Pair]) -> ErrorRecord | None:
+def errors(pairs: Sequence[Pair]) -> validation.ErrorRecord | None:
     """The summary of a quantity; `None` where nothing was scored."""
     if not pairs:
         return None
     signed = [pair.error for pair in pairs]
     sizes = sorted(abs(e) for e in signed)
-    return ErrorRecord(
+    return validation.ErrorRecord(
         n=len(pairs),
         mape=sum(sizes) / len(sizes),
         median_ape=_quantile(sizes, 0.5),
@@ -151,7 +144,7 @@ def kendall_tau(groups: Sequence[Sequence[Pair]]) -> float | None:
 
 def regret(
     groups: Sequence[Sequence[Pair]], *, first: int = 1, scatter: float | None = None
-) -> RegretRecord | None:
+) -> validation.RegretRecord | None:
     """How much slower the best of the `first` plans predicted fastest was than the fastest one.
 
     `scatter` is the standard deviation of the logarithm of repeats. Two runs of one configuration
@@ -165,14 +158,16 @@ def regret(
         chosen = sorted(group, key=lambda pair: pair.predicted)[:first]
         taken = min(pair.measured for pair in chosen)
         each.append(taken / min(pair.measured for pair in group) - 1)
-    return RegretRecord(
+    return validation.RegretRecord(
         mean=sum(each) / len(each),
         max=max(each),
         beyond_repeats=sum(max(0.0, lost - noise) for lost in each) / len(each),
     )
 
 
-def pooled_regret(scores: Sequence[tuple[int, RegretRecord | None]]) -> RegretRecord | None:
+def pooled_regret(
+    scores: Sequence[tuple[int, validation.RegretRecord | None]],
+) -> validation.RegretRecord | None:
     """That of all groups together, from those of files with their numbers of groups."""
     known = [(count, found) for count, found in scores if count and found is not None]
     if not known:
@@ -180,7 +175,9 @@ def pooled_regret(scores: Sequence[tuple[int, RegretRecord | None]]) -> RegretRe
     total = sum(count for count, _ in known)
     mean = sum(count * found.mean for count, found in known) / total
     beyond = sum(count * found.beyond_repeats for count, found in known) / total
-    return RegretRecord(mean=mean, max=max(found.max for _, found in known), beyond_repeats=beyond)
+    return validation.RegretRecord(
+        mean=mean, max=max(found.max for _, found in known), beyond_repeats=beyond
+    )
 
 
 def false_fits(pairs: Sequence[Pair]) -> float | None:
@@ -670,7 +667,7 @@ def _outcome(runs: tuple[MeasuredRun, ...], predicted: Predictor) -> Outcome:
 
 def score(
     name: str, found: Sequence[Outcome], *, incomplete: Sequence[tuple[str, ...]] = ()
-) -> DatasetScore:
+) -> validation.DatasetScore:
     """Every figure of one file; `incomplete` names what each row that makes no run leaves open."""
     reasons = Counter(f"not stated: {', '.join(columns)}" for columns in incomplete)
     for outcome in found:
@@ -682,12 +679,14 @@ def score(
     statics = {q: _memory_pairs(modelled, q, "static_memory_bytes") for q in Quality}
     groups, scatter = _rank_groups(modelled), log_scatter(_repeats(modelled))
     low_high = [ends for o in modelled if _time_pair(o) and (ends := _interval(o)) is not None]
-    return DatasetScore(
+    return validation.DatasetScore(
         name=name,
         rows=sum(len(o.runs) for o in found) + len(incomplete),
         modelled=sum(len(o.runs) for o in modelled),
         assumed=sum(len(o.runs) for o in modelled if o.assumed),
-        skipped=tuple(SkippedRecord(reason=r, rows=n) for r, n in sorted(reasons.items())),
+        skipped=tuple(
+            validation.SkippedRecord(reason=r, rows=n) for r, n in sorted(reasons.items())
+        ),
         time=errors(timed),
         memory=errors(peaks[Quality.RECORDED]),
         static_memory=errors(statics[Quality.RECORDED]),
@@ -833,14 +832,14 @@ def _job(run: MeasuredRun) -> tuple[object, ...]:
     )
 
 
-def _scored(outcome: Outcome) -> ScoredRun:
+def _scored(outcome: Outcome) -> validation.ScoredRun:
     prediction = outcome.prediction
     assert prediction is not None
 
     def measured(name: str) -> float | None:
         return median_of([getattr(run, name) for run in outcome.runs])
 
-    return ScoredRun(
+    return validation.ScoredRun(
         row_id=outcome.run.row_id,
         repeats=len(outcome.runs),
         assumed=outcome.assumed,

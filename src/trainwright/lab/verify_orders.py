@@ -7,8 +7,10 @@ against the laws of `scheduling.simulate` and, with every transfer written out, 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import singledispatch
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -19,7 +21,12 @@ from trainwright.documents.model_plan import ModelPlanResult
 from trainwright.documents.open import recheck
 from trainwright.documents.placement import PlacementResult
 from trainwright.documents.printing import counted
-from trainwright.documents.profile_plan import EstimateResult, PlanResult, profile_of_request
+from trainwright.documents.profile_plan import (
+    EstimateResult,
+    PlanResult,
+    StageRecord,
+    profile_of_request,
+)
 from trainwright.documents.runs import model_and_cluster, planned_parts
 from trainwright.documents.schedule import ScheduleResult, timeline_of
 from trainwright.documents.verification import Check, Control, Outcome
@@ -27,20 +34,11 @@ from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.formats.json_text import parse_json
 from trainwright.formats.schedule_json import read_compute_comms, read_compute_only
 from trainwright.frameworks.pytorch import STAGES
-from trainwright.lab.token_replay import (
-    BLOCK,
-    EMBEDDING,
-    GAIN,
-    HEAD,
-    NORM,
-    ReplicatedStage,
-    Stage,
-    plain_stages,
-    replay_tokens,
-)
+from trainwright.lab import token_replay
 from trainwright.model.config import LayerKind
-from trainwright.plans.lowered import LoweredKind, refuse_misordered
-from trainwright.plans.plan import DEFAULT_SCHEDULE
+from trainwright.plans.job import Job, StagePart
+from trainwright.plans.lowered import LoweredKind, LoweredSchedule, Timeline, refuse_misordered
+from trainwright.plans.plan import DEFAULT_SCHEDULE, Parallelism
 from trainwright.plans.schedule import ActionKind, Schedule
 from trainwright.profile import Recompute
 from trainwright.scheduling.lower import as_pytorch_runs, lower, meets_in_order, validate_lowered
@@ -48,14 +46,7 @@ from trainwright.scheduling.simulate import validate
 from trainwright.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-
-    from trainwright.documents.profile_plan import StageRecord
     from trainwright.model import TransformerConfig
-    from trainwright.plans.job import Job, StagePart
-    from trainwright.plans.lowered import LoweredSchedule, Timeline
-    from trainwright.plans.plan import Parallelism
 
 
 # What there is to replay of a document: its orders, or 1F1B over replicated stages
@@ -76,12 +67,12 @@ Verifiable = (
 )
 
 _TINY = {
-    LayerKind.EMBEDDING: EMBEDDING,
-    LayerKind.BLOCK: BLOCK,
-    LayerKind.MTP: BLOCK,
-    LayerKind.FINAL_NORM: NORM,
-    LayerKind.HEAD_TRANSFORM: NORM,
-    LayerKind.LM_HEAD: HEAD,
+    LayerKind.EMBEDDING: token_replay.EMBEDDING,
+    LayerKind.BLOCK: token_replay.BLOCK,
+    LayerKind.MTP: token_replay.BLOCK,
+    LayerKind.FINAL_NORM: token_replay.NORM,
+    LayerKind.HEAD_TRANSFORM: token_replay.NORM,
+    LayerKind.LM_HEAD: token_replay.HEAD,
 }
 _SHARDING = 2  # from this ZeRO stage on, parameters come and go in the lowered orders
 
@@ -97,7 +88,7 @@ class Pipeline:
 
     timeline: Timeline
     schedule: str
-    stages: tuple[Stage, ...]
+    stages: tuple[token_replay.Stage, ...]
     data_parallel: int = 1
     makespan_s: float | None = None
     peak_activations: tuple[int, ...] = ()
@@ -140,10 +131,10 @@ def in_known_terms(schedule: Schedule) -> Schedule:
 class Replicas:
     """Stages with replicas of their own, under 1F1B; `batch_s` is what the document predicts."""
 
-    replicated: tuple[ReplicatedStage, ...]
+    replicated: tuple[token_replay.ReplicatedStage, ...]
     num_microbatches: int
     schedule: str
-    stages: tuple[Stage, ...]
+    stages: tuple[token_replay.Stage, ...]
     data_parallel: int
     in_flight: tuple[int, ...]
     batch_s: float | None = None
@@ -167,7 +158,7 @@ def _(document: ScheduleResult) -> Pipeline:
     return Pipeline(
         timeline=timeline,
         schedule=document.family,
-        stages=plain_stages(timeline.schedule.placement),
+        stages=token_replay.plain_stages(timeline.schedule.placement),
         makespan_s=document.makespan_s,
         peak_activations=document.peak_activations_per_rank,
         peak_bytes=document.peak_memory_bytes_per_rank,
@@ -254,7 +245,9 @@ def _(document: PlacementResult) -> Replicas:
     return of_placement(document)
 
 
-def tiny_stages(model: TransformerConfig, parts: Sequence[StagePart]) -> tuple[Stage, ...]:
+def tiny_stages(
+    model: TransformerConfig, parts: Sequence[StagePart]
+) -> tuple[token_replay.Stage, ...]:
     """The layers of each virtual stage, as those of the small model."""
     before = model.towers or model.tuning.reference
     if parts and before and not parts[0].has(LayerKind.EMBEDDING):
@@ -265,14 +258,14 @@ def tiny_stages(model: TransformerConfig, parts: Sequence[StagePart]) -> tuple[S
     return tuple(map(_tiny_stage, parts))
 
 
-def _tiny_stage(stage: StagePart) -> Stage:
+def _tiny_stage(stage: StagePart) -> token_replay.Stage:
     names = []
     for kind, mode in zip(stage.kinds, stage.recompute, strict=True):
         if kind in _TINY:
             is_plain = mode is Recompute.NONE
-            is_plain |= mode is not Recompute.FULL and _TINY[kind] != BLOCK
+            is_plain |= mode is not Recompute.FULL and _TINY[kind] != token_replay.BLOCK
             names.append(_TINY[kind] if is_plain else f"{_TINY[kind]}:{mode.value}")
-    return tuple(names) or (GAIN,)
+    return tuple(names) or (token_replay.GAIN,)
 
 
 def _notes(
@@ -309,7 +302,7 @@ def of_placement(document: PlacementResult) -> Replicas:
     simulated_s = document.simulated_time_s
     return Replicas(
         replicated=tuple(
-            ReplicatedStage(
+            token_replay.ReplicatedStage(
                 forward_s=stage.forward_s,
                 backward_s=stage.backward_s,
                 replicas=1,
@@ -356,9 +349,9 @@ def of_profile(document: PlanResult | EstimateResult) -> Replicas:
     )
 
 
-def _replicated(stage: StageRecord, feeds: tuple[int, ...]) -> ReplicatedStage:
+def _replicated(stage: StageRecord, feeds: tuple[int, ...]) -> token_replay.ReplicatedStage:
     own_s = stage.time_per_sample_s * stage.data_parallel
-    return ReplicatedStage(
+    return token_replay.ReplicatedStage(
         forward_s=own_s * _FORWARD_SHARE,
         backward_s=own_s * (1 - _FORWARD_SHARE),
         replicas=stage.data_parallel,
@@ -385,7 +378,7 @@ def of_own_degrees(document: ModelPlanResult, job: Job) -> Replicas:
     assert workload is not None and document.micro_batch is not None, "a plan has both"
     return Replicas(
         replicated=tuple(
-            ReplicatedStage(
+            token_replay.ReplicatedStage(
                 forward_s=rank.forward_s,
                 backward_s=rank.backward_s,
                 replicas=stage.data_parallel,
@@ -407,10 +400,10 @@ def _common(degrees: list[int]) -> int:
     return degrees[0] if len(set(degrees)) == 1 else 1
 
 
-def _generic(num_layers: int, num_recomputed: int) -> Stage:
+def _generic(num_layers: int, num_recomputed: int) -> token_replay.Stage:
     """Layers that are not told apart: blocks, of which the first are recomputed."""
-    again = (f"{BLOCK}:full",) * num_recomputed
-    return again + (BLOCK,) * (num_layers - num_recomputed)
+    again = (f"{token_replay.BLOCK}:full",) * num_recomputed
+    return again + (token_replay.BLOCK,) * (num_layers - num_recomputed)
 
 
 # Level 0 of `verify`: is the document true, and are its orders fit to run?
@@ -559,7 +552,9 @@ def _stages_check(folder: Path, subject: Pipeline) -> Check:
         1,
         subject.data_parallel,
         subject.timeline.schedule.num_microbatches,
-        tuple(sum(name.startswith(BLOCK) for name in stage) for stage in subject.stages),
+        tuple(
+            sum(name.startswith(token_replay.BLOCK) for name in stage) for stage in subject.stages
+        ),
     )
     try:
         if _stated(parse_json(path.read_bytes(), source=STAGES)) != expected:
@@ -624,16 +619,18 @@ def controls_of(subject: Pipeline, lowered: LoweredSchedule) -> Iterator[Control
     without = lowered.without(reduce)
     yield _control(0, "gradients not reduced", lambda: validate_lowered(without))
     memory = subject.timeline.costs.memory
-    yield _control(1, "gradients not reduced", lambda: replay_tokens(without, memory))
+    yield _control(1, "gradients not reduced", lambda: token_replay.replay_tokens(without, memory))
     receive = _first(lowered, LoweredKind.RECV_F)
     if receive is not None:
         missing = lowered.without(receive)
         yield _control(0, "a receive missing", lambda: validate_lowered(missing))
-        yield _control(1, "a receive missing", lambda: replay_tokens(missing, memory))
+        yield _control(1, "a receive missing", lambda: token_replay.replay_tokens(missing, memory))
         cyclic = _first_receive_early(lowered)
         if cyclic is not None:
             yield _control(0, "a cycle of waits", lambda: validate_lowered(cyclic))
-            yield _control(1, "a cycle of waits", lambda: replay_tokens(cyclic, memory))
+            yield _control(
+                1, "a cycle of waits", lambda: token_replay.replay_tokens(cyclic, memory)
+            )
 
 
 def _control(level: int, name: str, run: Callable[[], object]) -> Control:

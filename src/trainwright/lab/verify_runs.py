@@ -13,16 +13,17 @@ import math
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
 from trainwright.documents.printing import counted
 from trainwright.documents.schedule import ScheduleResult, ScheduleVerification
 from trainwright.documents.schedule_methods import by_family, by_search
-from trainwright.documents.verification import Check, Control, Outcome
+from trainwright.documents.verification import Check, Control, GradientCheck, KeptBytes, Outcome
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature, how_to_install
 from trainwright.execution import Budget
 from trainwright.formats.schedule_json import (
@@ -32,50 +33,25 @@ from trainwright.formats.schedule_json import (
     format_compute_only,
 )
 from trainwright.frameworks.dry_run import case_of, program_text
-from trainwright.lab.gloo_check import (
-    MOST_RANKS,
-    OWN_RUNTIME,
-    PipelineRun,
-    check_gradients,
-    format_orders,
-    require_pytorch,
-    with_exchanged_messages,
-    with_swapped_microbatches,
-    without_gradient_reduction,
+from trainwright.lab import gloo_check, token_replay
+from trainwright.lab.verify_orders import (
+    Pipeline,
+    Replicas,
+    Verifiable,
+    check,
+    in_known_terms,
+    left_out,
 )
-from trainwright.lab.token_replay import (
-    LOSS_LIMIT,
-    fewer_layers,
-    replay_replicas,
-    replay_tokens,
-    spread,
-    whole_model,
-)
-from trainwright.lab.verify_orders import Pipeline, check, in_known_terms, left_out
 from trainwright.options.schedule import Method, ScheduleCase, SearchOptions
+from trainwright.plans.job import Job
+from trainwright.plans.lowered import LoweredSchedule, Timeline
 from trainwright.plans.plan import DEFAULT_SCHEDULE
-from trainwright.plans.schedule import ActionKind, Placement, Schedule
+from trainwright.plans.schedule import ActionKind, Placement, Schedule, ScheduleCosts
 from trainwright.scheduling.families import FAMILIES, FamilyRequest, generate
 from trainwright.scheduling.lower import as_pytorch_runs, lower
 from trainwright.scheduling.simulate import timeline_faults
-from trainwright.step.pipeline import (
-    PipelineShape,
-    PipelineStage,
-    PipelineTimes,
-    one_f_one_b_ends_s,
-    schedule_of,
-)
+from trainwright.step import pipeline
 from trainwright.units import format_bytes, format_seconds
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from trainwright.documents.verification import GradientCheck, KeptBytes
-    from trainwright.lab.token_replay import Replayed, Stage
-    from trainwright.lab.verify_orders import Replicas, Verifiable
-    from trainwright.plans.job import Job
-    from trainwright.plans.lowered import LoweredSchedule, Timeline
-    from trainwright.plans.schedule import ScheduleCosts
 
 # The same kind of schedule on fewer ranks, where the machine at hand cannot run all of them
 # ------------------------------------------------------------------------------------------
@@ -177,9 +153,9 @@ _NO_CONTROLS = "one microbatch leaves no sum of gradients to divide and no order
 def verify_folded(document: ScheduleResult, timeline: Timeline) -> ScheduleVerification:
     """Run a schedule; one of more ranks than are run for real is first folded to fewer."""
     ranks = timeline.schedule.num_ranks
-    if ranks <= MOST_RANKS:
+    if ranks <= gloo_check.MOST_RANKS:
         return verify(timeline)
-    folded = fold(document, timeline, ranks=MOST_RANKS)
+    folded = fold(document, timeline, ranks=gloo_check.MOST_RANKS)
     full = f"{ranks} ranks, {timeline.schedule.num_microbatches} microbatches"
     if is_searched(document):
         full += ", searched again"
@@ -193,7 +169,7 @@ def verify(timeline: Timeline, *, folded_from: str | None = None) -> ScheduleVer
     """
     runs = _runs_of(timeline.schedule, timeline.costs)
     controls = list(_controls(runs).values()) if _can_be_broken(timeline.schedule) else []
-    checks = check_gradients([*runs, *controls])
+    checks = gloo_check.check_gradients([*runs, *controls])
     own, broken = checks[: len(runs)], checks[len(runs) :]
     return ScheduleVerification(
         passed=all(check.passed for check in own) and not any(check.passed for check in broken),
@@ -240,7 +216,7 @@ def _check_tokens(subject: Pipeline, lowered: LoweredSchedule) -> Check:
     if len(lowered.actions) > MOST_STEPS:
         return left_out(1, "replay", f"more than {MOST_STEPS:,} steps are not replayed")
     try:
-        found = replay_tokens(lowered, subject.timeline.costs.memory)
+        found = token_replay.replay_tokens(lowered, subject.timeline.costs.memory)
     except InvalidInput as error:
         return check(1, "replay", "", error)
     faults = tuple(_memory_faults(subject, found))
@@ -251,7 +227,7 @@ def _check_tokens(subject: Pipeline, lowered: LoweredSchedule) -> Check:
     return check(1, "replay", detail, InvalidInput(faults) if faults else None)
 
 
-def _memory_faults(subject: Pipeline, found: Replayed) -> Iterator[Fault]:
+def _memory_faults(subject: Pipeline, found: token_replay.Replayed) -> Iterator[Fault]:
     for rank, peak in enumerate(found.peak_bytes):
         simulated = float(subject.timeline.peak_bytes[rank])
         claims = {"simulated": simulated}
@@ -279,12 +255,12 @@ def _autograd_checks(
     from trainwright.lab.autograd_replay import replay_autograd
 
     most = max(schedule.placement.num_stages, min(64, MOST_VISITS // schedule.num_microbatches))
-    stages = whole_model(fewer_layers(subject.stages, most=most))
+    stages = token_replay.whole_model(token_replay.fewer_layers(subject.stages, most=most))
     try:
         found = replay_autograd(lowered, stages)
     except InvalidInput as error:
         return (check(1, names[0], "", error),), ()
-    right = found.error <= found.limit and found.loss_error <= LOSS_LIMIT
+    right = found.error <= found.limit and found.loss_error <= token_replay.LOSS_LIMIT
     layers = counted(sum(map(len, stages)), "layer")
     gradients = Check(
         level=1,
@@ -334,7 +310,7 @@ def replica_checks(subject: Replicas) -> tuple[Check, ...]:
         why = f"{2 * m * len(stages):,} actions; more than {MOST_STEPS:,} are not replayed"
         return (left_out(1, "replay", why),)
     try:
-        found = replay_replicas(stages, m)
+        found = token_replay.replay_replicas(stages, m)
     except InvalidInput as error:
         return (check(1, "replay", "", error),)
     faults = tuple(_replica_faults(subject, found.end_s, found.most_in_flight))
@@ -357,9 +333,9 @@ def _replica_faults(
     for at, (claimed, held) in enumerate(zip(subject.in_flight, most, strict=True)):
         if min(claimed, -(-m // subject.replicated[at].replicas)) != held:
             yield Fault(f"stages[{at}]", f"holds {held} microbatches, {claimed} in the document")
-    simulated = one_f_one_b_ends_s(
+    simulated = pipeline.one_f_one_b_ends_s(
         [
-            PipelineStage(
+            pipeline.PipelineStage(
                 forward_s=stage.forward_s,
                 backward_s=stage.backward_s,
                 in_flight=stage.in_flight,
@@ -395,7 +371,7 @@ class Small:
 
     schedule: Schedule
     lowered: LoweredSchedule
-    stages: tuple[Stage, ...]
+    stages: tuple[token_replay.Stage, ...]
     num_replicas: int
     label: str = ""
     beside: tuple[Small, ...] = ()
@@ -423,7 +399,7 @@ def run_checks(
     except UnsupportedFeature as error:
         return RunFindings(checks=(left_out(2, "run", str(error)),))
     controls = _controls(runs) if self_test and _can_be_broken(small.schedule) else {}
-    found = check_gradients([*runs, *controls.values()])
+    found = gloo_check.check_gradients([*runs, *controls.values()])
     own = found[: len(runs)]
     return RunFindings(
         checks=tuple(_check(each, small) for each in own) + _kept_checks(own),
@@ -447,11 +423,11 @@ def small_of(document: Verifiable, subject: Pipeline | Replicas) -> Small:
     """
     chains = subject.chains if isinstance(subject, Pipeline) else (subject,)
     first, *others = (_small_of(document, chain) for chain in chains)
-    room = MOST_RANKS // first.schedule.num_ranks
+    room = gloo_check.MOST_RANKS // first.schedule.num_ranks
     if len(chains) > room:
         raise UnsupportedFeature(
-            f"at most {MOST_RANKS} ranks are run for real, and one replica of each of the plan's "
-            f"{len(chains)} chains has {len(chains) * first.schedule.num_ranks}"
+            f"at most {gloo_check.MOST_RANKS} ranks are run for real, and one replica of each of "
+            f"the plan's {len(chains)} chains has {len(chains) * first.schedule.num_ranks}"
         )
     more = max(0, min(first.num_replicas, room - len(others)) - 1)
     told = [each.label for each in (first, *others)]
@@ -473,10 +449,10 @@ def _small_of(document: Verifiable, subject: Pipeline | Replicas) -> Small:
         schedule, label = _one_f_one_b(subject)
         lowered = lower(schedule)
     length = schedule.placement.num_stages // schedule.placement.num_pipelines
-    stages = fewer_layers(spread(subject.stages, length))
+    stages = token_replay.fewer_layers(token_replay.spread(subject.stages, length))
     if sum(map(len, stages)) < sum(map(len, subject.stages)):
         label = "; ".join(filter(None, (label, f"{sum(map(len, stages))} layers")))
-    free = MOST_RANKS // schedule.num_ranks
+    free = gloo_check.MOST_RANKS // schedule.num_ranks
     return Small(
         schedule=schedule,
         lowered=lowered,
@@ -490,9 +466,9 @@ def _small_schedule(
     document: Verifiable, subject: Pipeline
 ) -> tuple[tuple[Schedule, LoweredSchedule], str]:
     full = subject.timeline.schedule
-    if full.num_ranks <= MOST_RANKS and full.num_microbatches <= MOST_MICROBATCHES:
+    if full.num_ranks <= gloo_check.MOST_RANKS and full.num_microbatches <= MOST_MICROBATCHES:
         return subject.runnable(), ""
-    ranks = min(full.num_ranks, MOST_RANKS)
+    ranks = min(full.num_ranks, gloo_check.MOST_RANKS)
     if isinstance(document, ScheduleResult):
         folded = fold(document, subject.timeline, ranks=ranks).schedule
         how = "searched again" if is_searched(document) else "folded"
@@ -507,18 +483,18 @@ def _folded_family(subject: Pipeline, ranks: int) -> Schedule:
 
     full = subject.timeline.schedule
     chunks = full.placement.num_stages // full.num_ranks
-    shape = PipelineShape(
+    shape = pipeline.PipelineShape(
         family=subject.schedule,
         num_ranks=ranks,
         num_microbatches=fewer_microbatches(full.num_microbatches, ranks),
         virtual_stages=chunks,
     )
     even = np.ones(ranks * chunks)
-    times = PipelineTimes(
+    times = pipeline.PipelineTimes(
         forward_s=even, input_grad_s=even, weight_grad_s=even, transfer_s=np.zeros(len(even) - 1)
     )
     try:
-        return schedule_of(shape, times)
+        return pipeline.schedule_of(shape, times)
     except InvalidInput as error:
         raise UnsupportedFeature(
             f"{subject.schedule} has no such schedule on {ranks} ranks: {error}"
@@ -528,7 +504,7 @@ def _folded_family(subject: Pipeline, ranks: int) -> Schedule:
 def _one_f_one_b(subject: Replicas) -> tuple[Schedule, str]:
     """Stages of a profile's plan, a rank each."""
     count = len(subject.replicated)
-    ranks = min(count, MOST_RANKS)
+    ranks = min(count, gloo_check.MOST_RANKS)
     shared = subject.num_microbatches // max(1, max(s.replicas for s in subject.replicated))
     microbatches = fewer_microbatches(max(1, shared), ranks)
     request = FamilyRequest(num_ranks=ranks, num_microbatches=microbatches)
@@ -541,7 +517,7 @@ def _one_f_one_b(subject: Replicas) -> tuple[Schedule, str]:
     return schedule, label
 
 
-def _runs(small: Small) -> tuple[PipelineRun, ...]:
+def _runs(small: Small) -> tuple[gloo_check.PipelineRun, ...]:
     beside = [
         [(run.csv, run.num_microbatches, each.stages) for run in _runs_of_small(each)]
         for each in small.beside
@@ -557,13 +533,13 @@ def _runs(small: Small) -> tuple[PipelineRun, ...]:
     )
 
 
-def _runs_of_small(small: Small) -> tuple[PipelineRun, ...]:
+def _runs_of_small(small: Small) -> tuple[gloo_check.PipelineRun, ...]:
     return _runs_of(small.schedule, None, lowered=small.lowered)
 
 
 def _runs_of(
     schedule: Schedule, costs: ScheduleCosts | None, *, lowered: LoweredSchedule | None = None
-) -> tuple[PipelineRun, ...]:
+) -> tuple[gloo_check.PipelineRun, ...]:
     """Both of PyTorch's forms, or else the lowered orders alone for a runtime of our own."""
     try:
         runnable = as_pytorch_runs(schedule)
@@ -571,7 +547,7 @@ def _runs_of(
         if (np.diff(schedule.rank_offsets) == 0).any():  # a rank without a stage has no gradients
             raise
         own = lower(schedule, costs=costs) if lowered is None else lowered
-        texts = {OWN_RUNTIME: format_orders(own)}
+        texts = {gloo_check.OWN_RUNTIME: gloo_check.format_orders(own)}
     else:
         if lowered is None:
             lowered = lower(runnable, costs=costs)
@@ -580,7 +556,7 @@ def _runs_of(
             CsvForm.COMPUTE_COMMS.value: format_compute_comms(lowered),
         }
     return tuple(
-        PipelineRun(
+        gloo_check.PipelineRun(
             csv=text,
             form=form,
             placement=schedule.placement,
@@ -597,13 +573,19 @@ def _can_be_broken(schedule: Schedule) -> bool:
     return schedule.num_microbatches > schedule.num_slices
 
 
-def _controls(runs: tuple[PipelineRun, ...]) -> dict[str, PipelineRun]:
+def _controls(runs: tuple[gloo_check.PipelineRun, ...]) -> dict[str, gloo_check.PipelineRun]:
     first, last = runs[0], runs[-1]
-    broken = {"gradients not reduced": replace(last, csv=without_gradient_reduction(last.csv))}
-    if first.form == OWN_RUNTIME:
-        broken["messages exchanged"] = replace(last, csv=with_exchanged_messages(last.csv))
+    broken = {
+        "gradients not reduced": replace(last, csv=gloo_check.without_gradient_reduction(last.csv))
+    }
+    if first.form == gloo_check.OWN_RUNTIME:
+        broken["messages exchanged"] = replace(
+            last, csv=gloo_check.with_exchanged_messages(last.csv)
+        )
     else:
-        broken["microbatches swapped"] = replace(first, csv=with_swapped_microbatches(first.csv))
+        broken["microbatches swapped"] = replace(
+            first, csv=gloo_check.with_swapped_microbatches(first.csv)
+        )
     return broken
 
 
@@ -669,7 +651,7 @@ def dry_runs(cases: Sequence[dict[str, Any]]) -> tuple[RankDryRun, ...]:
     Raises `MissingExtra` without PyTorch, `UnsupportedFeature` with PyTorch's own words where a
     case does not run.
     """
-    require_pytorch()
+    gloo_check.require_pytorch()
     ranks = sum(len(case["ranks"]) for case in cases)
     with tempfile.TemporaryDirectory() as folder:
         program, case = Path(folder, "dry_run.py"), Path(folder, "case.json")

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from trainwright.errors import Fault, InvalidInput, refuse
-from trainwright.model.config import LayerKind, LowRank, TransformerConfig, Tuning
+from trainwright.model.config import Experts, LayerKind, LowRank, TransformerConfig, Tuning
 from trainwright.model.feed_forward import FeedForward
 from trainwright.model.operator import (
     NO_WORK,
@@ -42,11 +42,6 @@ from trainwright.model.run_shape import (
     precision_named,
 )
 from trainwright.provenance import RARE
-
-if TYPE_CHECKING:
-    from trainwright.model.config import Experts, TransformerConfig
-    from trainwright.model.operator import LayerClass, Operator
-
 
 # CUDA graphs: which operators a run records once and replays, and who records them
 # ---------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
@@ -12,8 +12,6 @@ from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
 from trainwright.units import GIB
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from trainwright.cluster import Cluster, Pool, Surroundings
     from trainwright.cluster.calibration import Calibration
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -16,14 +17,12 @@ from trainwright.options.option import Kind, Options
 from trainwright.options.table import fields_given
 from trainwright.plans.plan import Embedded, SettingRecord
 from trainwright.profile import Profile, ProfileFile, Setting
+from trainwright.profile.profile import PlacementCase
 from trainwright.units import parse_time_unit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
     from trainwright.formats.hf_config import ModelDescription
     from trainwright.model import TransformerConfig
-    from trainwright.profile.profile import PlacementCase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,48 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final, TypeAlias
 
+from trainwright.options import option
 from trainwright.options.clusters import AUTO_SOFTWARE
-from trainwright.options.option import (
-    BLOCKS,
-    CLUSTER,
-    COUNT,
-    COUNT_OR_NONE,
-    DEADLINE,
-    DEGREE,
-    DTYPE,
-    EACH,
-    FILE,
-    KEPT,
-    LIST,
-    LOADS,
-    NAME,
-    NAME_OR_CALL,
-    NAMES,
-    NUMBER,
-    OFF,
-    ON,
-    ORDER,
-    ORDERS,
-    PATH,
-    POSITIVE,
-    PRICES,
-    RATE,
-    SHARE,
-    SHARES,
-    SIZE,
-    SIZES,
-    SOFTWARE,
-    SWEEPS,
-    SWITCH,
-    TEXT,
-    TIME,
-    TOKENS,
-    VARIABLES,
-    Kind,
-    Option,
-    row,
-    section,
-)
 
 # For whom an option is
 # ---------------------
@@ -57,26 +17,26 @@ _BATCH: Final = "the batch is given as --microbatches"
 _ON_A_CLUSTER: Final = "a profile on a cluster has one planner; leave out this or --cluster"
 _OWN_COSTS: Final = "costs of a profile are its own; leave it out"
 
-Foreign: TypeAlias = dict[Kind, tuple[Kind, str]]
+Foreign: TypeAlias = dict[option.Kind, tuple[option.Kind, str]]
 
 
 def _of_models(instead: str = _MEASURED) -> Foreign:
     """Refused for whatever has times and sizes, but on a cluster."""
-    return dict.fromkeys((Kind.PROFILE, Kind.PLACEMENT), (Kind.MODEL, instead))
+    return dict.fromkeys((option.Kind.PROFILE, option.Kind.PLACEMENT), (option.Kind.MODEL, instead))
 
 
 def _of_profiles(of_a_model: str, *, on_a_cluster: str = "", placement: str = "") -> Foreign:
     """Refused for a model, and where a reason is given, for other inputs."""
-    found: Foreign = {Kind.MODEL: (Kind.PROFILE, of_a_model)}
+    found: Foreign = {option.Kind.MODEL: (option.Kind.PROFILE, of_a_model)}
     if on_a_cluster:
-        found[Kind.MEASURED] = (Kind.FLAT, on_a_cluster)
+        found[option.Kind.MEASURED] = (option.Kind.FLAT, on_a_cluster)
     if placement:
-        found[Kind.PLACEMENT] = (Kind.PROFILE, placement)
+        found[option.Kind.PLACEMENT] = (option.Kind.PROFILE, placement)
     return found
 
 
 _OF_A_MODEL: Final = _of_models()
-_HOW_IT_TRAINS: Final = {**_OF_A_MODEL, Kind.MEASURED: (Kind.MODEL, _MEASURED)}
+_HOW_IT_TRAINS: Final = {**_OF_A_MODEL, option.Kind.MEASURED: (option.Kind.MODEL, _MEASURED)}
 
 # The rows, by group as the help prints them
 # ------------------------------------------
@@ -84,47 +44,47 @@ _HOW_IT_TRAINS: Final = {**_OF_A_MODEL, Kind.MEASURED: (Kind.MODEL, _MEASURED)}
 _PLAN: Final = "plan sweep"
 _BOTH: Final = "plan sweep estimate"
 
-ROWS: list[Option] = []
-ROWS += section(
+ROWS: list[option.Option] = []
+ROWS += option.section(
     "Machine and batch",
     _BOTH,
-    row(
+    option.row(
         "from",
-        replace(FILE, annotation="tuple[str, str | Path] | None"),
+        replace(option.FILE, annotation="tuple[str, str | Path] | None"),
         "An existing job's file and its format, as megatron (docs/jobs.md lists them).",
         commands="estimate improve",
         keyword="source",
         metavar="FORMAT FILE",
         shell=True,
     ),
-    row(
+    option.row(
         "argument",
-        EACH,
+        option.EACH,
         "Of the job's script, one after another (repeatable).",
         commands="estimate improve",
         metavar="VALUE",
     ),
-    row(
+    option.row(
         "variable",
-        VARIABLES,
+        option.VARIABLES,
         "Of the job's environment (repeatable).",
         commands="estimate improve",
     ),
-    row(
+    option.row(
         "vocab-size",
-        COUNT,
+        option.COUNT,
         "The vocabulary that the job's tokenizer decides.",
         commands="estimate improve",
     ),
-    row(
+    option.row(
         "function",
-        NAME,
+        option.NAME,
         "Which function of a Python registry.",
         commands="estimate improve",
     ),
-    row(
+    option.row(
         "plan",
-        FILE,
+        option.FILE,
         "For a profile: the plan document to price.",
         commands="estimate",
         at="plan",
@@ -133,381 +93,390 @@ ROWS += section(
             on_a_cluster="on a cluster a run is given by its degrees, as --tp and --pp",
         ),
     ),
-    row(
+    option.row(
         "model",
-        TEXT,
+        option.TEXT,
         "The model, where the framework's file does not describe it.",
         commands="improve",
     ),
-    row(
+    option.row(
         "cluster",
-        CLUSTER,
+        option.CLUSTER,
         "A catalog cluster or a TOML file.",
         commands="plan sweep estimate improve",
         at="machine.cluster",
         foreign=_of_models(_MACHINE),
     ),
-    row(
+    option.row(
         "nodes",
-        COUNT,
+        option.COUNT,
         "Nodes of the cluster.",
         commands="plan sweep estimate improve",
         at="machine.nodes",
         foreign=_of_models(_MACHINE),
     ),
-    row(
+    option.row(
         "devices",
-        SIZES,
+        option.SIZES,
         "Number of devices; for a model also 64..4096 (doubling) or 64,96,128.",
         commands="plan",
         at="setting.num_devices machine.devices",
     ),
-    row(
+    option.row(
         "devices",
-        COUNT,
+        option.COUNT,
         "Number of devices.",
         commands="estimate codesign",
         at="setting.num_devices machine.devices",
     ),
-    row(
+    option.row(
         "devices",
-        COUNT_OR_NONE,
+        option.COUNT_OR_NONE,
         "Number of devices; of one of several pools with --pool, 0 without it.",
         commands="whatif",
     ),
-    row(
+    option.row(
         "pool",
-        NAME,
+        option.NAME,
         "Of several, the one that the options of devices and networks change, by its index or "
         "kind of device; all if absent.",
         commands="whatif",
     ),
-    row(
+    option.row(
         "memory",
-        SIZE,
+        option.SIZE,
         "Memory per device, such as 80GiB.",
         commands="plan sweep estimate whatif",
         at="setting.memory_bytes machine.memory_bytes",
     ),
-    row(
+    option.row(
         "bandwidth",
-        EACH,
+        option.EACH,
         "Of a level, such as inter=800Gb/s or nvlink=900GB/s (repeatable).",
         commands="whatif",
         metavar="LEVEL=RATE",
     ),
-    row("flops-scale", POSITIVE, "So many times the peak of each device.", commands="whatif"),
-    row(
+    option.row(
+        "flops-scale", option.POSITIVE, "So many times the peak of each device.", commands="whatif"
+    ),
+    option.row(
         "global-batch",
-        COUNT,
+        option.COUNT,
         "Sequences per step, over all replicas.",
         commands="plan sweep estimate whatif",
         at="workload.global_batch run.global_batch",
         foreign=_of_models(_BATCH),
     ),
-    row(
+    option.row(
         "sequence",
-        COUNT,
+        option.COUNT,
         "Tokens per sequence.",
         commands="plan sweep estimate whatif",
         at="workload.sequence_length run.sequence_length",
         foreign=_OF_A_MODEL,
     ),
-    row(
+    option.row(
         "images",
-        COUNT_OR_NONE,
+        option.COUNT_OR_NONE,
         "Images in each sequence, of a model that takes them; 0 if absent.",
         commands="plan sweep estimate",
         also="images",
         foreign=_OF_A_MODEL,
     ),
-    row(
+    option.row(
         "image-size",
-        COUNT,
+        option.COUNT,
         "Pixels a side of an image, where the model takes any size; 1024 if absent.",
         commands="plan sweep estimate",
         foreign=_OF_A_MODEL,
     ),
-    row(
+    option.row(
         "mtp-layers",
-        COUNT_OR_NONE,
+        option.COUNT_OR_NONE,
         "Layers that predict further tokens, of the model's; all if absent.",
         commands="plan sweep estimate",
         also="num_mtp_layers",
         foreign=_OF_A_MODEL,
     ),
-    row(
+    option.row(
         "sequence",
-        COUNT,
+        option.COUNT,
         "Tokens per sequence, in place of what the file says.",
         commands="improve",
     ),
-    row(
+    option.row(
         "global-batch",
-        COUNT,
+        option.COUNT,
         "Sequences per step, in place of what the file says.",
         commands="improve",
     ),
-    row(
+    option.row(
         "calibration",
-        FILE,
+        option.FILE,
         "Fitted constants: a file of `calibrate`, a line of `catalog calibrations`, or none for "
         "the roofline.",
         commands="plan sweep estimate improve",
         foreign=_OF_A_MODEL,
     ),
-    row(
+    option.row(
         "software",
-        SOFTWARE,
+        option.SOFTWARE,
         "Whose speed to expect, as megatron-core, nemo or torchtitan; auto is that of the "
         "framework or file that is named, else typical.",
         commands="plan sweep estimate improve",
         default=AUTO_SOFTWARE,
         foreign=_OF_A_MODEL,
     ),
-    row(
+    option.row(
         "framework",
-        NAME,
+        option.NAME,
         "Only plans that it launches; if absent those of Megatron-Core or what can, any for all.",
         commands=_PLAN,
         at="space.framework",
         foreign={
             **_OF_A_MODEL,
-            Kind.MEASURED: (
-                Kind.MODEL,
+            option.Kind.MEASURED: (
+                option.Kind.MODEL,
                 "a profile does not say what a framework would build; leave it out",
             ),
         },
     ),
-    row(
+    option.row(
         "framework",
-        NAME,
+        option.NAME,
         "Consider only what this framework can run; of a file it is the file's own, unless any.",
         commands="improve",
         metavar="TARGET",
         at="improvement.framework",
     ),
-    row(
+    option.row(
         "patch",
-        FILE,
+        option.FILE,
         "Write a copy of the file with the recommended change in it, and show what differs.",
         commands="improve",
     ),
 )
-ROWS += section(
+ROWS += option.section(
     "What a plan may use",
     _PLAN,
-    row(
+    option.row(
         "micro-batch",
-        DEGREE,
+        option.DEGREE,
         "Sequences per microbatch.",
         at="space.microbatch_size",
         foreign=_of_models(_BATCH),
     ),
-    row("tp", DEGREE, "Tensor-parallel degree.", at="space.tensor"),
-    row("pp", DEGREE, "Pipeline ranks.", at="space.pipeline"),
-    row("dp", DEGREE, "Data-parallel degree.", at="space.data"),
-    row("cp", DEGREE, "Context-parallel degree.", at="space.context"),
-    row("ep", DEGREE, "Expert-parallel degree.", at="space.expert"),
-    row("etp", DEGREE, "Devices that share one expert.", at="space.expert_tensor"),
-    row("virtual-stages", DEGREE, "Stages per pipeline rank.", at="space.virtual_stages"),
-    row(
+    option.row("tp", option.DEGREE, "Tensor-parallel degree.", at="space.tensor"),
+    option.row("pp", option.DEGREE, "Pipeline ranks.", at="space.pipeline"),
+    option.row("dp", option.DEGREE, "Data-parallel degree.", at="space.data"),
+    option.row("cp", option.DEGREE, "Context-parallel degree.", at="space.context"),
+    option.row("ep", option.DEGREE, "Expert-parallel degree.", at="space.expert"),
+    option.row("etp", option.DEGREE, "Devices that share one expert.", at="space.expert_tensor"),
+    option.row(
+        "virtual-stages", option.DEGREE, "Stages per pipeline rank.", at="space.virtual_stages"
+    ),
+    option.row(
         "state-copies",
-        DEGREE,
+        option.DEGREE,
         "Groups of replicas that each hold all sharded state; if absent one, or as many as "
         "fill nodes.",
         at="space.state_copies",
     ),
-    row(
+    option.row(
         "zero",
-        replace(NAMES, annotation="int | str | Iterable[int | str] | None"),
+        replace(option.NAMES, annotation="int | str | Iterable[int | str] | None"),
         "ZeRO stages, such as 1 or 0,1; all if absent.",
         metavar="TEXT",
         at="space.zero_stages",
     ),
-    row(
+    option.row(
         "mapping",
-        ORDERS,
+        option.ORDERS,
         "Of tp-cp-ep-dp-pp,tp-cp-ep-pp-dp: how devices are numbered; both if absent.",
         at="space.mappings",
     ),
-    row(
+    option.row(
         "recompute",
-        NAMES,
+        option.NAMES,
         "Of none,offload,selective,full; all but offload if absent.",
         metavar="MODES",
         at="space.recompute",
         foreign=_of_models("--no-recompute drops what recomputes"),
     ),
-    row(
+    option.row(
         "schedule",
-        NAMES,
+        option.NAMES,
         "Families, such as 1f1b,v-half; searched: other orders, too.",
         at="schedules",
         also="schedules",
     ),
-    row(
+    option.row(
         "no-data-parallel",
-        OFF,
+        option.OFF,
         "One replica per stage.",
         keyword="data_parallel",
         at="flat.data_parallel",
         foreign={},
     ),
-    row(
+    option.row(
         "no-tensor-parallel",
-        OFF,
+        option.OFF,
         "Do not split layers.",
         keyword="tensor_parallel",
         at="flat.tensor_parallel",
         foreign={},
     ),
-    row(
+    option.row(
         "no-recompute",
-        OFF,
+        option.OFF,
         "Drop every option that recomputes.",
         keyword="recompute",
         at="flat.recompute",
         foreign={},
     ),
-    row(
+    option.row(
         "exclude-option",
-        EACH,
+        option.EACH,
         "Drop options with this id (repeatable).",
         at="record.excluded_options",
-        foreign={Kind.PLACEMENT: (Kind.PROFILE, "--no-recompute drops what recomputes")},
+        foreign={
+            option.Kind.PLACEMENT: (option.Kind.PROFILE, "--no-recompute drops what recomputes")
+        },
     ),
-    row(
+    option.row(
         "per-stage-degrees",
-        ON,
+        option.ON,
         "For a model: let stages differ in degrees, which no framework runs yet.",
         at="searched.per_stage_degrees",
         foreign={
             **_OF_A_MODEL,
-            Kind.MEASURED: (Kind.MODEL, "without --cluster stages of a profile differ in degrees"),
+            option.Kind.MEASURED: (
+                option.Kind.MODEL,
+                "without --cluster stages of a profile differ in degrees",
+            ),
         },
     ),
     foreign=_OF_A_MODEL,
 )
-ROWS += section(
+ROWS += option.section(
     "Degrees and schedule",
     "estimate",
-    row(
+    option.row(
         "tp",
-        COUNT,
+        option.COUNT,
         "Tensor parallel degree; 1 if absent.",
         at="parallelism.tensor",
         also="tensor_parallel",
     ),
-    row("pp", COUNT, "Pipeline ranks; 1 if absent.", at="parallelism.pipeline"),
-    row("dp", COUNT, "Replicas; as many as fit if absent.", at="parallelism.data"),
-    row(
+    option.row("pp", option.COUNT, "Pipeline ranks; 1 if absent.", at="parallelism.pipeline"),
+    option.row("dp", option.COUNT, "Replicas; as many as fit if absent.", at="parallelism.data"),
+    option.row(
         "cp",
-        COUNT,
+        option.COUNT,
         "Context parallel degree; 1 if absent.",
         at="parallelism.context",
         also="context_parallel",
     ),
-    row(
+    option.row(
         "ep",
-        COUNT,
+        option.COUNT,
         "Expert parallel degree; 1 if absent.",
         at="parallelism.expert",
         also="expert_parallel",
     ),
-    row(
+    option.row(
         "etp",
-        COUNT,
+        option.COUNT,
         "Devices per expert; as --tp if absent.",
         at="parallelism.expert_tensor",
         also="expert_tensor_parallel",
     ),
-    row(
+    option.row(
         "zero",
-        COUNT_OR_NONE,
+        option.COUNT_OR_NONE,
         "ZeRO stage, 0 to 3; 1 if absent.",
         at="parallelism.zero_stage",
     ),
-    row(
+    option.row(
         "mapping",
-        ORDER,
+        option.ORDER,
         "How devices are numbered, nearest axis first: tp-cp-ep-dp-pp if absent, or "
         "tp-cp-ep-pp-dp.",
         at="parallelism.axis_order",
     ),
-    row(
+    option.row(
         "state-copies",
-        COUNT,
+        option.COUNT,
         "Groups of replicas that each hold all sharded state; 1 if absent.",
         at="parallelism.state_copies",
     ),
-    row(
+    option.row(
         "micro-batch",
-        COUNT,
+        option.COUNT,
         "Sequences per microbatch; 1 if absent.",
         at="run.microbatch_size",
         foreign=_of_models(_BATCH),
     ),
-    row(
+    option.row(
         "recompute",
-        NAME,
+        option.NAME,
         "none, offload, selective, full; offload:N or full:N for N blocks of each stage.",
         metavar="MODE",
         at="recompute",
         also="recompute_blocks",
         foreign=_of_models("--no-recompute drops what recomputes"),
     ),
-    row(
+    option.row(
         "schedule",
-        NAME,
+        option.NAME,
         "A schedule family; 1f1b if absent, interleaved with virtual stages.",
         at="run.schedule",
     ),
-    row(
+    option.row(
         "virtual-stages",
-        COUNT,
+        option.COUNT,
         "Model chunks per pipeline rank; 1 if absent.",
         at="parallelism.virtual_stages",
     ),
-    row(
+    option.row(
         "pool",
-        EACH,
+        option.EACH,
         "Of several, the one of each pipeline rank, by index or kind of device, as 0,0,1; "
         "repeated, as 2x6:1 for 2 replicas of 6 microbatches each.",
         metavar="POOLS",
         at="chains",
     ),
-    row(
+    option.row(
         "blocks",
-        BLOCKS,
+        option.BLOCKS,
         "Blocks of each virtual stage, as 11,12,12,11; even if absent.",
         at="run.blocks_per_stage",
     ),
-    row(
+    option.row(
         "sequence-parallel",
-        SWITCH,
+        option.SWITCH,
         "Shard norms and dropout along the sequence; on with --tp if absent.",
         at="parallelism.sequence_parallel",
     ),
-    row(
+    option.row(
         "flash-attention",
-        SWITCH,
+        option.SWITCH,
         "Fused attention; on if absent.",
         commands=_BOTH,
         at="run.fused_attention kernels.fused_attention",
         foreign=_HOW_IT_TRAINS,
     ),
-    row(
+    option.row(
         "fused-cross-entropy",
-        SWITCH,
+        option.SWITCH,
         "Keep 16-bit logits only; off if absent.",
         commands=_BOTH,
         at="run.fused_cross_entropy kernels.fused_cross_entropy",
         foreign=_HOW_IT_TRAINS,
     ),
-    row(
+    option.row(
         "vocabulary-multiple",
-        COUNT,
+        option.COUNT,
         "Pad the vocabulary to this x --tp; 128 if absent.",
         commands=_BOTH,
         at="run.vocabulary_multiple kernels.vocabulary_multiple",
@@ -515,164 +484,170 @@ ROWS += section(
     ),
     foreign=_OF_A_MODEL,
 )
-ROWS += section(
+ROWS += option.section(
     "How the model trains",
     _BOTH,
-    row(
+    option.row(
         "recompute-module",
-        EACH,
+        option.EACH,
         "What selective recomputes (repeatable).",
         metavar="NAME",
         at="run.recompute_modules",
         also="selective_modules",
     ),
-    row(
+    option.row(
         "precision",
-        NAME,
+        option.NAME,
         "bf16, fp16, fp8, fp32 or tf32, float32 weights under bf16_autocast or fp16_autocast, or a "
         "recipe: fp8_delayed, fp8_tensorwise, fp8_blockwise, mxfp8, nvfp4; 16 bit if absent.",
         at="recipe.precision",
     ),
-    row(
+    option.row(
         "optimizer",
-        NAME,
+        option.NAME,
         "adafactor, adam, lion, momentum, muon or sgd, or as adamw_8bit; adam if absent.",
         at="recipe.optimizer",
     ),
-    row("gradient-dtype", DTYPE, "Of gradients; fp32 if absent.", at="recipe.gradient_dtype"),
-    row(
+    option.row(
+        "gradient-dtype", option.DTYPE, "Of gradients; fp32 if absent.", at="recipe.gradient_dtype"
+    ),
+    option.row(
         "reduce-dtype",
-        DTYPE,
+        option.DTYPE,
         "Of gradients while replicas sum them; that of gradients if absent.",
         at="recipe.reduce_dtype",
     ),
-    row(
+    option.row(
         "main-weight-dtype",
-        DTYPE,
+        option.DTYPE,
         "Of the optimizer's weights, or none; fp32 beside 16-bit weights if absent.",
         at="recipe.main_weight_dtype",
     ),
-    row(
+    option.row(
         "moment-dtype",
-        EACH,
+        option.EACH,
         "Of the optimizer's moments, once or once each; fp32 if absent.",
         metavar="DTYPE",
         at="recipe.moment_dtypes",
     ),
-    row(
-        "dropout", NUMBER, "Rate; the model's own if absent.", metavar="SHARE", at="recipe.dropout"
+    option.row(
+        "dropout",
+        option.NUMBER,
+        "Rate; the model's own if absent.",
+        metavar="SHARE",
+        at="recipe.dropout",
     ),
-    row(
+    option.row(
         "context-exchange",
-        NAME,
+        option.NAME,
         "ring, all_gather, all_to_all or all_to_all_ring; ring if absent.",
         at="recipe.context_exchange",
     ),
-    row(
+    option.row(
         "ulysses",
-        COUNT,
+        option.COUNT,
         "Neighbours of a context group that trade heads, under all_to_all_ring.",
         at="recipe.ulysses",
     ),
-    row(
+    option.row(
         "expert-imbalance",
-        NUMBER,
+        option.NUMBER,
         "Load of the heaviest experts over the mean; 1 if absent.",
         at="recipe.expert_imbalance",
     ),
-    row(
+    option.row(
         "expert-loads",
-        LOADS,
+        option.LOADS,
         "Tokens of each expert, as 90,110,..., or of the heaviest over the mean, as 1.72 or a "
         "router's balance: auxiliary_loss or loss_free; all alike if absent, as benchmarks force.",
         at="recipe.expert_loads",
     ),
-    row(
+    option.row(
         "capacity-factor",
-        NUMBER,
+        option.NUMBER,
         "Pad and drop to this share of the mean load.",
         at="recipe.capacity_factor",
     ),
-    row(
+    option.row(
         "dispatch-dtype",
-        DTYPE,
+        option.DTYPE,
         "Of tokens on their way to experts: fp8, bf16, fp16 or fp32; that of activations if "
         "absent.",
         commands="plan sweep estimate whatif",
         at="recipe.dispatch_dtype",
     ),
-    row(
+    option.row(
         "token-dispatcher",
-        NAME,
+        option.NAME,
         "all_to_all (a copy per expert; if absent) or hierarchical (a copy per node, passed "
         "on inside).",
         commands="plan sweep estimate whatif",
         at="recipe.token_dispatcher",
     ),
-    row(
+    option.row(
         "activation-input-dtype",
-        DTYPE,
+        option.DTYPE,
         "In which a feed-forward activation's input waits for backward: fp8 or bf16; as it came "
         "if absent.",
         at="recipe.activation_input_dtype",
     ),
-    row(
+    option.row(
         "fused-update",
-        SWITCH,
+        option.SWITCH,
         "One kernel updates all; without it Adam makes a copy of a moment. On if absent.",
         at="recipe.fused_update",
     ),
-    row(
+    option.row(
         "update-in-backward",
-        SWITCH,
+        option.SWITCH,
         "Update each weight as its gradient comes, of one microbatch; off if absent.",
         at="recipe.update_in_backward",
     ),
-    row(
+    option.row(
         "loss-chunk",
-        COUNT_OR_NONE,
+        option.COUNT_OR_NONE,
         "Tokens whose logits are there at once, computed again backward; 0 for all, as is usual.",
         at="recipe.loss_chunk",
     ),
-    row(
+    option.row(
         "mlp-tile",
-        COUNT,
+        option.COUNT,
         "Tokens that a dense feed-forward part works on at once, again backward; all if absent.",
         at="recipe.mlp_tile",
     ),
-    row(
+    option.row(
         "offload",
-        SHARES,
+        option.SHARES,
         "KIND=SHARE (repeatable) on the host: of activations of blocks, optimizer (states, "
         "updated there), gradients, or weights (ZeRO-3 shards).",
         at="recipe.offload",
     ),
-    row(
+    option.row(
         "offload-modules",
-        LIST,
+        option.LIST,
         "Whose activations those on the host are: attn_norm, qkv_linear, core_attn, attn_proj, "
         "mlp_norm, expert_fc1, moe_act; of all if absent.",
         metavar="NAMES",
         at="recipe.offload_modules",
     ),
-    row(
+    option.row(
         "cuda-graph",
-        NAME,
+        option.NAME,
         "Who records what is replayed: local, transformer_engine (both by block), full_iteration, "
         "or none (if absent).",
         at="recipe.cuda_graph",
     ),
-    row(
+    option.row(
         "cuda-graph-modules",
-        LIST,
+        option.LIST,
         "Of each block, what is recorded: attn, mlp, moe, moe_router, moe_preprocess, mamba; all "
         "if absent.",
         metavar="NAMES",
         at="recipe.cuda_graph_modules",
     ),
-    row(
+    option.row(
         "overlap",
-        SHARES,
+        option.SHARES,
         "KIND=SHARE (repeatable): of gradients, parameters or host (0.9 if absent), tensor or "
         "experts (0), pipeline (1).",
         at="overlap",
@@ -680,133 +655,156 @@ ROWS += section(
     ),
     foreign=_HOW_IT_TRAINS,
 )
-ROWS += section(
+ROWS += option.section(
     "What a device keeps beside the model",
     _BOTH,
-    row("reserve", KEPT, "Memory to keep free; 0 if absent.", at="overheads.reserve_bytes"),
-    row("workspace", KEPT, "Memory of libraries; 64MiB if absent.", at="overheads.workspace_bytes"),
-    row(
+    option.row(
+        "reserve", option.KEPT, "Memory to keep free; 0 if absent.", at="overheads.reserve_bytes"
+    ),
+    option.row(
+        "workspace",
+        option.KEPT,
+        "Memory of libraries; 64MiB if absent.",
+        at="overheads.workspace_bytes",
+    ),
+    option.row(
         "fragmentation",
-        SHARE,
+        option.SHARE,
         "What the allocator wastes, of the peak, beside the account; 0 if absent, 0.05 for margins "
         "alone.",
         at="overheads.fragmentation",
     ),
-    row(
+    option.row(
         "fit-probability",
-        SHARE,
+        option.SHARE,
         "With which, by the framework's account, a device must hold the run; 0.5 if absent, 0 for "
         "the margins alone.",
         at="overheads.fit_probability",
     ),
     foreign=_OF_A_MODEL,
 )
-ROWS += section(
+ROWS += option.section(
     "Where a run does not fit",
     "estimate",
-    row(
+    option.row(
         "changes",
-        SWITCH,
+        option.SWITCH,
         "Price what would make it fit; on in a command, off in Python.",
     ),
 )
-ROWS += section(
+ROWS += option.section(
     "Training a part of the model",
     _BOTH,
-    row(
+    option.row(
         "lora-rank",
-        COUNT,
+        option.COUNT,
         "Train adapters of this rank, nothing else.",
         also="tuning.low_rank.rank",
     ),
-    row(
+    option.row(
         "lora-targets",
-        LIST,
+        option.LIST,
         "Products with adapters, as query,value (if absent; all where there are none), or all; "
         "see docs/formats.md.",
         metavar="NAMES",
         also="tuning.low_rank.targets",
     ),
-    row(
+    option.row(
         "lora-dropout",
-        NUMBER,
+        option.NUMBER,
         "On an adapter's input; 0 if absent.",
         metavar="SHARE",
         also="tuning.low_rank.dropout",
     ),
-    row(
+    option.row(
         "weight-bits",
-        COUNT,
+        option.COUNT,
         "4 or 8: of the weights beside adapters (QLoRA); 32: FSDP's shards; as trained if absent.",
         also="tuning.low_rank.bits",
     ),
-    row(
+    option.row(
         "freeze-blocks",
-        COUNT_OR_NONE,
+        option.COUNT_OR_NONE,
         "Do not train the first N blocks.",
         also="tuning.num_frozen_blocks",
     ),
-    row(
+    option.row(
         "freeze",
-        EACH,
+        option.EACH,
         "Do not train layers of this kind, as embedding (repeatable).",
         metavar="KIND",
     ),
-    row(
+    option.row(
         "reference",
-        SWITCH,
+        option.SWITCH,
         "The model as it was answers each microbatch, too, as for DPO.",
         also="tuning.reference",
     ),
     foreign=_HOW_IT_TRAINS,
 )
-ROWS += section(
+ROWS += option.section(
     "Several numbers of devices, and what training costs",
     "sweep",
-    row(
+    option.row(
         "sweep",
-        SWEEPS,
+        option.SWEEPS,
         "A plan for each value of an option, as sequence=2048,4096 (repeatable).",
         at="sweep.values_swept",
     ),
-    row(
+    option.row(
         "objective",
-        NAME,
+        option.NAME,
         "step-time (if absent), tokens-per-device, cost, energy or devices.",
         at="sweep.objective",
     ),
-    row(
+    option.row(
         "pareto",
-        NAMES,
+        option.NAMES,
         "Mark what no row beats in both, as step-time,cost.",
         metavar="TEXT",
         at="sweep.pareto_objectives",
     ),
-    row("tokens", TOKENS, "Tokens of the whole training, as 15T.", at="training.tokens"),
-    row(
+    option.row(
+        "tokens", option.TOKENS, "Tokens of the whole training, as 15T.", at="training.tokens"
+    ),
+    option.row(
         "price",
-        PRICES,
+        option.PRICES,
         "Price of a device for an hour; one for each cluster of --sweep cluster=…, as 2.5,1.2.",
         at="training.price_per_hour",
     ),
-    row("power", POSITIVE, "Watts of a device; its rating if absent.", at="training.power_watts"),
-    row("deadline", DEADLINE, "When the training must be done, as 30d.", at="training.deadline_s"),
-    row("mtbf", TIME, "Between failures of one device.", at="training.device_mtbf_s"),
-    row(
+    option.row(
+        "power",
+        option.POSITIVE,
+        "Watts of a device; its rating if absent.",
+        at="training.power_watts",
+    ),
+    option.row(
+        "deadline",
+        option.DEADLINE,
+        "When the training must be done, as 30d.",
+        at="training.deadline_s",
+    ),
+    option.row("mtbf", option.TIME, "Between failures of one device.", at="training.device_mtbf_s"),
+    option.row(
         "checkpoint-bandwidth",
-        RATE,
+        option.RATE,
         "Of each device to storage.",
         at="training.checkpoint_bytes_per_s",
     ),
-    row("restart", TIME, "From a failure to training again.", at="training.restart_s"),
-    row("journal", PATH, "Write finished searches down; go on from there.", metavar="FILE"),
+    option.row(
+        "restart", option.TIME, "From a failure to training again.", at="training.restart_s"
+    ),
+    option.row(
+        "journal", option.PATH, "Write finished searches down; go on from there.", metavar="FILE"
+    ),
 )
-ROWS += section(
+ROWS += option.section(
     "Profiles and placement problems",
     "plan estimate",
-    row(
+    option.row(
         "bandwidth",
-        RATE,
+        option.RATE,
         "From each device to the others, such as 25GiB/s.",
         at="setting.bandwidth_bytes_per_s",
         foreign=_of_profiles(
@@ -815,9 +813,9 @@ ROWS += section(
             on_a_cluster="links are those of --cluster",
         ),
     ),
-    row(
+    option.row(
         "microbatches",
-        COUNT,
+        option.COUNT,
         "Microbatches per batch of a profile.",
         at="setting.num_microbatches",
         foreign=_of_profiles(
@@ -825,9 +823,9 @@ ROWS += section(
             on_a_cluster="the batch is given as --global-batch",
         ),
     ),
-    row(
+    option.row(
         "point",
-        COUNT_OR_NONE,
+        option.COUNT_OR_NONE,
         "Which point of a profile with several (from 0).",
         commands="plan sweep estimate",
         foreign=_of_profiles(
@@ -835,26 +833,26 @@ ROWS += section(
             placement="a placement problem has no points; leave it out",
         ),
     ),
-    row(
+    option.row(
         "time-unit",
-        TEXT,
+        option.TEXT,
         "Of the times in a Piper profile: s (if absent), ms, us.",
         commands="plan sweep estimate",
         metavar="UNIT",
         foreign=_of_profiles("times of a model are seconds; leave it out"),
     ),
-    row(
+    option.row(
         "planner",
-        NAME_OR_CALL,
+        option.NAME_OR_CALL,
         "exact, equal or a plug-in; placement: exact, profile.",
         commands="plan",
         default="exact",
         at="flat.planner",
         foreign=_of_profiles("a model has one planner; leave it out", on_a_cluster=_ON_A_CLUSTER),
     ),
-    row(
+    option.row(
         "block-layer",
-        NAME,
+        option.NAME,
         "Equal split: name of the layers to deal out evenly, or all; transformer blocks if "
         "absent, where there are some.",
         commands="plan",
@@ -865,9 +863,9 @@ ROWS += section(
             placement="leave it out",
         ),
     ),
-    row(
+    option.row(
         "compare",
-        ON,
+        option.ON,
         "Also show restricted modes and equal splits.",
         commands="plan",
         at="compare",
@@ -877,46 +875,49 @@ ROWS += section(
             placement="leave it out",
         ),
     ),
-    row(
+    option.row(
         "cost-model",
-        NAME_OR_CALL,
+        option.NAME_OR_CALL,
         "For a placement problem: native, phaze-compat or phaze-general-dag. For a profile: a "
         "plug-in.",
         commands="plan",
         at="request.cost_model",
         foreign={
-            Kind.MODEL: (Kind.PLACEMENT, "costs of a model come from --cluster and --calibration"),
-            Kind.MEASURED: (Kind.FLAT, _OWN_COSTS),
+            option.Kind.MODEL: (
+                option.Kind.PLACEMENT,
+                "costs of a model come from --cluster and --calibration",
+            ),
+            option.Kind.MEASURED: (option.Kind.FLAT, _OWN_COSTS),
         },
     ),
 )
-ROWS += section(
+ROWS += option.section(
     "The search",
     _PLAN,
-    row(
+    option.row(
         "top",
-        COUNT_OR_NONE,
+        option.COUNT_OR_NONE,
         "Runners-up to show; 5 if absent.",
         at="request.top",
         foreign=_OF_A_MODEL,
     ),
-    row(
+    option.row(
         "prefer",
-        TEXT,
+        option.TEXT,
         "fastest, or simple: the simpler plan where predictions do not tell the two apart.",
         at="request.prefer",
         foreign=_OF_A_MODEL,
     ),
-    row(
+    option.row(
         "effort",
-        POSITIVE,
+        option.POSITIVE,
         "How much work search and proof may take; 4: four times the usual.",
         at="request.effort",
         foreign=_OF_A_MODEL,
     ),
-    row(
+    option.row(
         "jobs",
-        NAME,
+        option.NAME,
         "Processes to search a model's plans with, or dask://HOST:PORT; the same result.",
         metavar="N",
     ),

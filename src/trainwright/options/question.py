@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from trainwright.cluster import Cluster
+from trainwright.cluster import Accelerator, Cluster
 from trainwright.cluster.calibration import TYPICAL
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature, refuse
 from trainwright.formats.calibration_toml import deciding_memory
 from trainwright.formats.document_json import decode, encode
 from trainwright.model import DEFAULT_RECIPE, PRECISIONS, Head, Offload, TransformerConfig
-from trainwright.options.clusters import (
-    opened,
-    priced_as_run,
-    resolve_pools,
-    software_named_by,
-    with_host,
-)
-from trainwright.options.inputs import ModelInput, embed, inside, naming_options
+from trainwright.options import clusters
+from trainwright.options.inputs import ModelInput, ProfileInput, embed, inside, naming_options
+from trainwright.options.option import Options
 from trainwright.options.run import (
     as_program_trains,
     as_trained,
@@ -30,16 +26,11 @@ from trainwright.options.run import (
     refuse_unknown_words,
     tuned,
 )
-from trainwright.options.space import (
-    SPANS,
-    allowed_by,
-    allowed_of,
-    record_of,
-    refuse_no_search,
-)
+from trainwright.options.space import SPANS, allowed_by, allowed_of, record_of, refuse_no_search
 from trainwright.options.table import fields_given, option_of
 from trainwright.planning.question.question import (
     ANY,
+    Allowed,
     ModelQuestion,
     RunSettings,
     Workload,
@@ -49,42 +40,26 @@ from trainwright.planning.question.question import (
     microbatch_sizes,
     tensor_degrees,
 )
-from trainwright.plans.capability import capability_of
+from trainwright.plans import configuration
+from trainwright.plans.capability import Capability, capability_of
 from trainwright.plans.capability_table import (
     MOVES_GRADIENTS,
     MOVES_WEIGHTS,
     USUAL_LOSS_CHUNK,
     Feature,
 )
-from trainwright.plans.configuration import (
-    DEFAULT_OVERLAP,
-    NO_OVERHEADS,
-    USUAL_KERNELS,
-    Kernels,
-    PlanRequest,
-    is_wide,
-    modes_beside,
-)
 from trainwright.plans.plan import Embedded, WorkloadRecord
 from trainwright.plans.status import ALL_BF16
-from trainwright.profile import USUAL_MODES, Recompute
+from trainwright.profile import USUAL_MODES, Profile, Recompute
 from trainwright.profile.measured_model import MeasuredModel, measured_model
 from trainwright.profile.profile import divisors
 from trainwright.provenance import __version__
 from trainwright.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from trainwright.cluster import Accelerator
     from trainwright.execution import Budget
     from trainwright.model import Recipe
-    from trainwright.options.inputs import ProfileInput
-    from trainwright.options.option import Options
-    from trainwright.planning.question.question import Allowed
     from trainwright.planning.search.search import ModelOutcome
-    from trainwright.plans.capability import Capability
-    from trainwright.profile import Profile
     from trainwright.profile.measured_model import Trained
 
 
@@ -118,11 +93,11 @@ class ModelCall:
     leaner: Leaner | None = None
 
 
-def request_of(call: ModelCall, *, time_limit_s: float | None) -> PlanRequest:
+def request_of(call: ModelCall, *, time_limit_s: float | None) -> configuration.PlanRequest:
     """The request that a document carries."""
     question = call.question
     workload = question.workload
-    return PlanRequest(
+    return configuration.PlanRequest(
         trainwright_version=__version__,
         model=call.model,
         cluster=embed("cluster", question.cluster.name, encode(question.cluster)),
@@ -134,8 +109,8 @@ def request_of(call: ModelCall, *, time_limit_s: float | None) -> PlanRequest:
         num_devices=question.num_devices,
         overheads=question.overheads,
         recipe=_unless_usual(question.settings.recipe, DEFAULT_RECIPE),
-        overlap=_unless_usual(question.settings.overlap, DEFAULT_OVERLAP),
-        kernels=_unless_usual(question.settings.kernels, USUAL_KERNELS),
+        overlap=_unless_usual(question.settings.overlap, configuration.DEFAULT_OVERLAP),
+        kernels=_unless_usual(question.settings.kernels, configuration.USUAL_KERNELS),
         space=record_of(
             question.allowed,
             excluded=call.excluded_options,
@@ -166,7 +141,7 @@ def _unless_usual(value: Noun, usual: Noun) -> Noun | None:
     return None if value == usual else value
 
 
-def call_of(request: PlanRequest) -> ModelCall:
+def call_of(request: configuration.PlanRequest) -> ModelCall:
     """What was asked; raises `InvalidInput` under the keys of the document."""
     space, stated, where = request.space, request.workload, request.cluster
     missing = [
@@ -195,15 +170,16 @@ def call_of(request: PlanRequest) -> ModelCall:
             ),
             num_devices=request.num_devices or cluster.num_devices,
             allowed=allowed,
-            overheads=request.overheads or NO_OVERHEADS,
+            overheads=request.overheads or configuration.NO_OVERHEADS,
             settings=RunSettings(
                 recipe=request.recipe or DEFAULT_RECIPE,
-                overlap=request.overlap or DEFAULT_OVERLAP,
-                kernels=request.kernels or USUAL_KERNELS,
+                overlap=request.overlap or configuration.DEFAULT_OVERLAP,
+                kernels=request.kernels or configuration.USUAL_KERNELS,
                 recompute_modules=space.recompute_modules,
             ),
             account=deciding_memory(
-                request.software or allowed.framework, request.overheads or NO_OVERHEADS
+                request.software or allowed.framework,
+                request.overheads or configuration.NO_OVERHEADS,
             ),
             software=request.software,
             effort=1.0 if request.effort is None else request.effort,
@@ -218,7 +194,7 @@ def call_of(request: PlanRequest) -> ModelCall:
     )
 
 
-def _model_in(request: PlanRequest, stated: WorkloadRecord) -> Trained:
+def _model_in(request: configuration.PlanRequest, stated: WorkloadRecord) -> Trained:
     """What a request is about: a description, or a profile as the options left it."""
     if request.model.kind != "profile" and stated.sequence_length is None:
         raise InvalidInput.of("request.workload.sequence_length", "required field is missing")
@@ -297,14 +273,14 @@ def model_call(given: ModelInput | ProfileInput, options: Options) -> ModelCall:
     if isinstance(given, ModelInput):
         given = tuned(given, options)
         given = as_trained(given, options)
-    where = opened(options.get("cluster"))
-    cluster, num_devices = resolve_pools(
+    where = clusters.opened(options.get("cluster"))
+    cluster, num_devices = clusters.resolve_pools(
         where,
         nodes=options.get("nodes"),
         devices=options.get("devices"),
         memory_bytes=options.get("memory"),
     )
-    cluster = priced_as_run(cluster, options, measured=not isinstance(given, ModelInput))
+    cluster = clusters.priced_as_run(cluster, options, measured=not isinstance(given, ModelInput))
     excluded = frozenset(options.get("exclude_option", ()))
     batch, sequence = options.get("global_batch"), options.get("sequence")
     trained: Trained
@@ -318,16 +294,16 @@ def model_call(given: ModelInput | ProfileInput, options: Options) -> ModelCall:
     settings = _settings(options, cluster)
     modes = excluded if isinstance(given, ModelInput) else frozenset()
     if options.get("recompute") in (None, True):
-        modes |= {*map(str, USUAL_MODES)} - {*map(str, modes_beside(settings.recipe))}
+        modes |= {*map(str, USUAL_MODES)} - {*map(str, configuration.modes_beside(settings.recipe))}
     allowed = allowed_by(options, excluded=modes)
     allowed = of_what_is_told_apart(trained, allowed, options.get("zero"))
     allowed = _of_precision(allowed, settings.recipe.precision)
-    if is_wide(trained):
+    if configuration.is_wide(trained):
         allowed = _of_stages(allowed, (2, 3), "float32 shards")
     if settings.recipe.offload is not None and settings.recipe.offload.weights:
         allowed = _of_one_rank(_of_stages(allowed, (3,), "weights on the host"))
     effort, named = options.get("effort"), allowed.framework
-    program = software_named_by(options, framework=named)
+    program = clusters.software_named_by(options, framework=named)
     with naming_options(QUESTION_OPTION_OF):
         overheads = overheads_of(options)
     with naming_options(QUESTION_OPTION_OF):
@@ -585,7 +561,7 @@ def leaner_questions(question: ModelQuestion) -> Iterator[Leaner]:
             question=_trained(question, replace(recipe, **dict(pieces[:count]))),
             asked=question,
         )
-    cluster, modes = with_host(question.cluster), question.allowed.recompute
+    cluster, modes = clusters.with_host(question.cluster), question.allowed.recompute
     if cluster.accelerator.host is None:
         return
     for offload, whole in _rungs(framework):
@@ -674,7 +650,7 @@ def _settings(options: Options, cluster: Cluster) -> RunSettings:
         settings = RunSettings(
             recipe=recipe_of(options),
             overlap=overlap_of(options),
-            kernels=Kernels(**fields_given("plan", "kernels", options)),
+            kernels=configuration.Kernels(**fields_given("plan", "kernels", options)),
             recompute_modules=modules_of(options),
         )
         for pool in cluster.pools:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
@@ -10,32 +11,21 @@ from typing import TYPE_CHECKING, Any, Final
 from trainwright.errors import Fault, InvalidInput, refuse
 from trainwright.formats.document_json import encode
 from trainwright.model import NO_OFFLOAD, LayerKind, LowRank, Offload, Recipe, RunShape, layer_graph
-from trainwright.model.config import TRAIN_ALL
+from trainwright.model.config import TRAIN_ALL, Tuning
 from trainwright.model.operator import MODULE_NAMES
 from trainwright.model.recipe import optimizer_named
 from trainwright.model.transformer import linear_targets, usual_targets
 from trainwright.options.clusters import ANY_FRAMEWORK, LARGEST_CLUSTER
-from trainwright.options.inputs import embed, naming_options
+from trainwright.options.inputs import ModelInput, embed, naming_options
+from trainwright.options.option import Options
 from trainwright.options.table import fields_given, option_of
-from trainwright.plans.configuration import (
-    USUAL_FIT_PROBABILITY,
-    Configuration,
-    Overlap,
-    overheads_at,
-    precision_faults,
-)
+from trainwright.plans import configuration
 from trainwright.plans.plan import Parallelism, mapping_named, usual_schedule
 from trainwright.profile import Recompute
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from trainwright.cluster import Accelerator, Cluster
     from trainwright.model import TransformerConfig
-    from trainwright.model.config import Tuning
-    from trainwright.options.inputs import ModelInput
-    from trainwright.options.option import Options
-    from trainwright.plans.configuration import MemoryOverheads
 
 
 # How a model trains: from options to the nouns that the table names
@@ -55,7 +45,7 @@ def unknown_words(options: Options) -> Iterator[Fault]:
             if word not in set(kind):
                 offered = ", ".join(kind)
                 yield Fault(flags[field.name], f'must be one of {offered}, got "{word}"')
-    known = [field.name for field in fields(Overlap)]
+    known = [field.name for field in fields(configuration.Overlap)]
     for kind_name in options.get("overlap") or {}:
         if kind_name not in known:
             yield Fault("overlap", f'must name {", ".join(known)}, got "{kind_name}"')
@@ -122,14 +112,14 @@ def _offload(shares: Mapping[str, float]) -> Offload | None:
     return None if found == NO_OFFLOAD else found
 
 
-def overlap_of(options: Options) -> Overlap:
+def overlap_of(options: Options) -> configuration.Overlap:
     """What hides; raises `InvalidInput` for what is no share."""
-    return Overlap(**(options.get("overlap") or {}))
+    return configuration.Overlap(**(options.get("overlap") or {}))
 
 
 def refuse_formats(recipe: Recipe, device: Accelerator) -> None:
     """Raise `InvalidInput` where the device does not multiply in the formats of the recipe."""
-    refuse(precision_faults(recipe.precision, device))
+    refuse(configuration.precision_faults(recipe.precision, device))
 
 
 _OF_EXPERTS: Final = (
@@ -155,7 +145,7 @@ def without_effect(
         yield "dispatch-dtype, token-dispatcher: have no effect unless experts are dealt out (ep)"
 
 
-def overlap_not_taken(overlap: Overlap, cluster: Cluster) -> Iterator[str]:
+def overlap_not_taken(overlap: configuration.Overlap, cluster: Cluster) -> Iterator[str]:
     """What of an overlap the efficiencies of devices hold already, and how to count it."""
     held = dict.fromkeys(name for pool in cluster.pools for name in pool.accelerator.held_overlap)
     for name in held:
@@ -176,7 +166,7 @@ OPTION_OF: Final = {
 }
 
 
-def configuration_of(options: Options, *, num_devices: int | None) -> Configuration:
+def configuration_of(options: Options, *, num_devices: int | None) -> configuration.Configuration:
     """The run; degrees of data parallelism that are not given fill `num_devices`.
 
     Raises `InvalidInput` with every option that is missing or has no meaning.
@@ -187,7 +177,7 @@ def configuration_of(options: Options, *, num_devices: int | None) -> Configurat
     degrees = _degrees(options, num_devices)
     mode, blocks = _recompute(options.get("recompute") or "none")
     given = {name: _kept(value) for name, value in fields_given("estimate", "run", options).items()}
-    return Configuration(
+    return configuration.Configuration(
         parallelism=degrees,
         recompute=mode,
         recompute_blocks=blocks,
@@ -262,10 +252,15 @@ def _recompute(text: str) -> tuple[Any, int | None]:
     return Recompute(mode), int(count) if colon else None
 
 
-def overheads_of(options: Options) -> MemoryOverheads:
+def overheads_of(options: Options) -> configuration.MemoryOverheads:
     """What a device keeps beside the model; raises `InvalidInput` under the names of fields."""
     given = fields_given("plan", "overheads", options)
-    return replace(overheads_at(given.get("fit_probability", USUAL_FIT_PROBABILITY)), **given)
+    return replace(
+        configuration.overheads_at(
+            given.get("fit_probability", configuration.USUAL_FIT_PROBABILITY)
+        ),
+        **given,
+    )
 
 
 # Images beside text, and layers that predict further tokens

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from trainwright.errors import Fault, InvalidInput
 from trainwright.formats.schedule_json import ScheduleSpec, load_schedule_spec, too_large
 from trainwright.options.inputs import display_name
-from trainwright.plans.schedule import ActionKind, Placement, Schedule, broadcast
+from trainwright.plans.schedule import ActionKind, Placement, Schedule, ScheduleCosts, broadcast
 from trainwright.scheduling.candidates import with_recompute
 from trainwright.scheduling.orders import cut_microbatches, cut_stages
 from trainwright.units import TimeUnit, parse_action_time, parse_memory
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from trainwright.plans.schedule import ScheduleCosts
-
 
 # Which way to a schedule is asked for, and what only some of them need
 # ---------------------------------------------------------------------

@@ -6,20 +6,21 @@ A degree is a number or a range: `8`, `4..8`, `..8`, `4..`. Lists are separated 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from trainwright.errors import Fault, InvalidInput
 from trainwright.options.clusters import ANY_FRAMEWORK
-from trainwright.options.option import DEGREE
+from trainwright.options.option import DEGREE, Options
 from trainwright.options.table import fields_given, rows_of
-from trainwright.planning.question.question import ANY, ZERO_STAGES, Allowed, Span
+from trainwright.planning.question.question import ANY, ZERO_STAGES, Allowed, ModelQuestion, Span
 from trainwright.plans.capability import alternatives, capability_of, target_named
 from trainwright.plans.capability_table import Feature
 from trainwright.plans.plan import (
     AXIS_ORDERS,
     SEARCHED,
+    AxisOrder,
     SpaceRecord,
     SpanRecord,
     mapping_name,
@@ -27,13 +28,6 @@ from trainwright.plans.plan import (
 )
 from trainwright.profile import USUAL_MODES, Recompute
 from trainwright.scheduling.families import ALIASES, FAMILIES, family_named
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from trainwright.options.option import Options
-    from trainwright.planning.question.question import ModelQuestion
-    from trainwright.plans.plan import AxisOrder
 
 # Fields of `Allowed` that are spans, as options.
 SPANS: Final[Mapping[str, str]] = {

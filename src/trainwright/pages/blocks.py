@@ -8,6 +8,7 @@ width.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -16,8 +17,6 @@ from trainwright.plans.status import Status
 from trainwright.units import GIB, format_bytes, format_percent_up
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
     Box = tuple[float, float, float, float]  # x, y, width, height, of a unit square
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from trainwright.chips.room_answer import room_view
 from trainwright.chips.tables import (
@@ -18,11 +19,16 @@ from trainwright.chips.tables import (
 )
 from trainwright.chips.workload import end_words
 from trainwright.documents.view import Facts, Notes, Table
+from trainwright.formats import codesign_document
 from trainwright.pages.blocks import (
     Bar,
     BarChart,
+    Card,
+    FloorPlan,
     Part,
     Point,
+    Scatter,
+    Section,
     Verdict,
     card,
     folded,
@@ -32,30 +38,22 @@ from trainwright.pages.blocks import (
     section,
     upside_down,
 )
-from trainwright.pages.subject import Content, figures, provenance_section, reproduce_section
+from trainwright.pages.subject import (
+    Content,
+    Figure,
+    Subject,
+    figures,
+    provenance_section,
+    reproduce_section,
+)
 from trainwright.plans.status import Status
 from trainwright.units import format_count, format_percent_up, format_seconds
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from trainwright.formats.codesign_document import (
-        CodesignResult,
-        DesignRecord,
-        EndRecord,
-        FrontPoint,
-        RoomResult,
-        SystemRecord,
-    )
-    from trainwright.pages.blocks import Card, FloorPlan, Scatter, Section
-    from trainwright.pages.subject import Figure, Subject
-
 
 # Blocks about a designed chip: what was searched, plans, operators, the front, other chips
 # -----------------------------------------------------------------------------------------
 
 
-def visited_bar(document: CodesignResult) -> BarChart:
+def visited_bar(document: codesign_document.CodesignResult) -> BarChart:
     """How the search dealt with every design."""
     kinds = iter(("gradient", "activations", "recompute", "workspace"))
     parts = [
@@ -69,7 +67,7 @@ def visited_bar(document: CodesignResult) -> BarChart:
     return BarChart(title="Designs", bars=(bar,), label="", note=note)
 
 
-def operator_bars(document: CodesignResult) -> BarChart:
+def operator_bars(document: codesign_document.CodesignResult) -> BarChart:
     """The time of a block by what binds it."""
     totals: dict[str, float] = {}
     for one in document.operators:
@@ -87,7 +85,7 @@ def operator_bars(document: CodesignResult) -> BarChart:
     return BarChart(title="Time of a block by what binds it", bars=(bar,), label="")
 
 
-def front_scatter(document: CodesignResult) -> Scatter:
+def front_scatter(document: codesign_document.CodesignResult) -> Scatter:
     """Throughput against area; the design of the page stands out."""
     best = document.best
     points = [_point(document, point) for point in document.pareto]
@@ -109,7 +107,9 @@ def front_scatter(document: CodesignResult) -> Scatter:
     )
 
 
-def _point(document: CodesignResult, point: FrontPoint) -> Point:
+def _point(
+    document: codesign_document.CodesignResult, point: codesign_document.FrontPoint
+) -> Point:
     best = document.best
     is_best = best is not None and (point.area_mm2, point.tokens_per_s) == (
         best.area_mm2,
@@ -147,7 +147,7 @@ _FLOOR: Final = {
 }
 
 
-def codesign_content(subject: Subject[CodesignResult]) -> Content:
+def codesign_content(subject: Subject[codesign_document.CodesignResult]) -> Content:
     """Everything the page says about a co-design."""
     document = subject.document
     models = ", ".join(job.model.name for job in document.request.jobs)
@@ -163,7 +163,7 @@ def codesign_content(subject: Subject[CodesignResult]) -> Content:
     )
 
 
-def _figures(document: CodesignResult) -> Iterator[Figure]:
+def _figures(document: codesign_document.CodesignResult) -> Iterator[Figure]:
     best = document.best
     if best is not None:
         yield from figures(
@@ -173,7 +173,7 @@ def _figures(document: CodesignResult) -> Iterator[Figure]:
         )
 
 
-def _sections(subject: Subject[CodesignResult]) -> Iterator[Section]:
+def _sections(subject: Subject[codesign_document.CodesignResult]) -> Iterator[Section]:
     document, best = subject.document, subject.document.best
     yield section(
         "summary", "The answer", _answer(document), label="Answer", cards=_cards(document)
@@ -198,7 +198,7 @@ def _sections(subject: Subject[CodesignResult]) -> Iterator[Section]:
     yield reproduce_section(subject, tuple(job.model for job in document.request.jobs))
 
 
-def _answer(document: CodesignResult) -> Verdict:
+def _answer(document: codesign_document.CodesignResult) -> Verdict:
     """The best design and what it reaches."""
     best = document.best
     if best is None:
@@ -216,7 +216,7 @@ def _answer(document: CodesignResult) -> Verdict:
     return Verdict(state=state, said=said, tone=tone)
 
 
-def _cards(document: CodesignResult) -> Iterator[Card]:
+def _cards(document: codesign_document.CodesignResult) -> Iterator[Card]:
     best = document.best
     if best is None:
         yield card("status", str(document.status), tone="bad")
@@ -237,7 +237,7 @@ def _cards(document: CodesignResult) -> Iterator[Card]:
         yield card("optimality gap", f"≤ {format_percent_up(document.gap or 0.0)}", note)
 
 
-def _why(document: CodesignResult) -> Section:
+def _why(document: codesign_document.CodesignResult) -> Section:
     blocks: list[object] = [visited_bar(document)]
     if document.infeasible_because:
         blocks.append(Notes(title="Why nothing fits", lines=(document.infeasible_because,)))
@@ -249,13 +249,13 @@ def _why(document: CodesignResult) -> Section:
     return section("why", title, *blocks)
 
 
-def _ends(found: tuple[EndRecord, ...]) -> Iterator[Notes]:
+def _ends(found: tuple[codesign_document.EndRecord, ...]) -> Iterator[Notes]:
     if found:
         lines = tuple(map(end_words, found))
         yield Notes(title="Ends of ranges", lines=lines)
 
 
-def _floor(best: DesignRecord) -> FloorPlan:
+def _floor(best: codesign_document.DesignRecord) -> FloorPlan:
     parts = tuple(
         Part(
             kind=_FLOOR.get(name, "plain"),
@@ -269,7 +269,7 @@ def _floor(best: DesignRecord) -> FloorPlan:
     return lay_out_areas(parts, title="Floor area", note=note)
 
 
-def _assumptions(document: CodesignResult) -> dict[str, str]:
+def _assumptions(document: codesign_document.CodesignResult) -> dict[str, str]:
     rules = document.request.rules
     found = {
         "space": f"sha256 {document.space_sha256}",
@@ -301,7 +301,7 @@ _ROOM_SECTIONS: Final = {
 }
 
 
-def room_content(subject: Subject[RoomResult]) -> Content:
+def room_content(subject: Subject[codesign_document.RoomResult]) -> Content:
     """Everything the page says about the best system of a machine room."""
     document, best = subject.document, subject.document.best
     models = ", ".join(job.model.name for job in document.request.chips.jobs)
@@ -315,7 +315,9 @@ def room_content(subject: Subject[RoomResult]) -> Content:
     )
 
 
-def _system_figures(best: SystemRecord) -> tuple[tuple[str, str, float, str], ...]:
+def _system_figures(
+    best: codesign_document.SystemRecord,
+) -> tuple[tuple[str, str, float, str], ...]:
     speed, cost = 1 / best.seconds_per_token, best.dollars_per_token * 1e9
     return (
         ("tokens_per_s", "tokens per second", speed, f"{speed:,.0f}"),
@@ -327,7 +329,7 @@ def _system_figures(best: SystemRecord) -> tuple[tuple[str, str, float, str], ..
     )
 
 
-def _room_sections(subject: Subject[RoomResult]) -> Iterator[Section]:
+def _room_sections(subject: Subject[codesign_document.RoomResult]) -> Iterator[Section]:
     document, best = subject.document, subject.document.best
     cards = () if best is None else _system_figures(best)
     yield section(
@@ -352,7 +354,7 @@ def _room_sections(subject: Subject[RoomResult]) -> Iterator[Section]:
     yield reproduce_section(subject, tuple(job.model for job in document.request.chips.jobs))
 
 
-def _room_answer(document: RoomResult) -> Verdict:
+def _room_answer(document: codesign_document.RoomResult) -> Verdict:
     best = document.best
     if best is None:
         none = document.status is Status.INFEASIBLE
@@ -373,7 +375,7 @@ def _room_answer(document: RoomResult) -> Verdict:
     return Verdict(state=state, said=said, tone=tone)
 
 
-def _time_parts(document: RoomResult) -> BarChart:
+def _time_parts(document: codesign_document.RoomResult) -> BarChart:
     """Where the first model's step goes, by what binds it."""
     totals: dict[str, float] = {}
     for one in document.step_parts:
@@ -392,7 +394,7 @@ def _time_parts(document: RoomResult) -> BarChart:
     return BarChart(title="Where the first model's step goes", bars=(bar,), label="")
 
 
-def _room_scatter(document: RoomResult) -> Scatter:
+def _room_scatter(document: codesign_document.RoomResult) -> Scatter:
     """Dollars against seconds of a token; power is the third axis of the front.
 
     Its frugal end takes thousands of times as long: what is far away stands in the table alone.
@@ -429,14 +431,14 @@ def _room_scatter(document: RoomResult) -> Scatter:
     )
 
 
-def _is_near(one: SystemRecord, best: SystemRecord) -> bool:
+def _is_near(one: codesign_document.SystemRecord, best: codesign_document.SystemRecord) -> bool:
     return (
         one.seconds_per_token <= _NEAR * best.seconds_per_token
         and one.dollars_per_token <= _NEAR * best.dollars_per_token
     )
 
 
-def _prices(document: RoomResult) -> dict[str, str]:
+def _prices(document: codesign_document.RoomResult) -> dict[str, str]:
     room, chips = document.request.room, document.request.chips
     figures = {**room.prices, **room.stack, **(chips.die or {}), **chips.energy}
     told = {name.replace("_", " "): f"{value:.4g}" for name, value in figures.items()}

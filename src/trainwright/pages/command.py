@@ -7,23 +7,24 @@ has the same hash. In place of any other input stands the document itself, which
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import singledispatch
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from trainwright.cluster import Cluster
 from trainwright.cluster.calibration import TYPICAL, line_of
 from trainwright.documents.explanation import ModelExplanation
 from trainwright.documents.fit import FitResult
 from trainwright.documents.improvement import ImprovementResult
-from trainwright.documents.model_estimate import ModelEstimateResult
+from trainwright.documents.model_estimate import ModelEstimateRequest, ModelEstimateResult
 from trainwright.documents.model_plan import ModelPlanResult
 from trainwright.documents.model_summary import ModelSummary
 from trainwright.documents.placement import PlacementResult
 from trainwright.documents.profile_plan import EstimateResult, PlanResult
 from trainwright.documents.runs import stated_length
-from trainwright.documents.schedule import ScheduleResult
+from trainwright.documents.schedule import ScheduleRequest, ScheduleResult
 from trainwright.documents.sweep import ModelSweepResult
 from trainwright.documents.validation import ValidationResult
 from trainwright.errors import InvalidInput
@@ -32,39 +33,18 @@ from trainwright.formats.catalog import model_names
 from trainwright.formats.codesign_document import CodesignResult, RoomResult
 from trainwright.formats.document_json import content_hash, decode, encode
 from trainwright.model import DEFAULT_RECIPE
-from trainwright.options.clusters import (
-    ANY_FRAMEWORK,
-    NO_CALIBRATION,
-    calibrated,
-    expected,
-    resolve_cluster,
-    without_host,
-)
+from trainwright.options import clusters
 from trainwright.options.question import DEFAULT_TOP
 from trainwright.options.space import allowed_of, schedule_words
 from trainwright.options.table import words_of
 from trainwright.planning.question.question import EVERYTHING
 from trainwright.planning.search.framework import USUAL_FRAMEWORKS
+from trainwright.plans import configuration
 from trainwright.plans.capability import known_target
 from trainwright.plans.capability_table import own_choices
-from trainwright.plans.configuration import (
-    DEFAULT_OVERLAP,
-    NO_OVERHEADS,
-    USUAL_KERNELS,
-    USUAL_OVERHEADS,
-    Configuration,
-    PlanRequest,
-)
-from trainwright.plans.plan import DATA_INSIDE, FlatRequest, Parallelism
+from trainwright.plans.plan import DATA_INSIDE, Embedded, FlatRequest, Parallelism
 from trainwright.profile import USUAL_MODES
 from trainwright.units import TimeUnit
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from trainwright.documents.model_estimate import ModelEstimateRequest
-    from trainwright.documents.schedule import ScheduleRequest
-    from trainwright.plans.plan import Embedded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,7 +241,7 @@ def _made(
     if not priced and name == "estimate" and software == TYPICAL.name:  # asked for by name
         priced = ("--software", TYPICAL.name)
     words = (*words, *_unlike_its_program(request))
-    if isinstance(request, PlanRequest) and request.model.kind == "model":
+    if isinstance(request, configuration.PlanRequest) and request.model.kind == "model":
         words, priced = _for_whom(request, words, priced)
     return Command(words=("trainwright", name, _model(request.model, own), *words, *priced))
 
@@ -269,7 +249,7 @@ def _made(
 def _unlike_its_program(request: FlatRequest | ModelEstimateRequest) -> tuple[str, ...]:
     """What says that a run does not do what its program does by itself."""
     zero = None
-    if isinstance(request, PlanRequest):
+    if isinstance(request, configuration.PlanRequest):
         program, recipe = request.space.framework or request.software, request.recipe
     elif isinstance(request, FlatRequest):
         return ()
@@ -291,14 +271,14 @@ def _unlike_its_program(request: FlatRequest | ModelEstimateRequest) -> tuple[st
 
 
 def _for_whom(
-    request: PlanRequest, words: tuple[str, ...], priced: tuple[str, ...]
+    request: configuration.PlanRequest, words: tuple[str, ...], priced: tuple[str, ...]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Whose plans are asked for, and of whom a speed is expected, where that is not by default."""
     framework, like = request.space.framework, request.software
     if framework is None:
         pools = 0 if request.cluster is None else len(request.cluster.content["pools"])
         free = pools == 1 and not request.space.per_stage_degrees
-        return (*words, *(("--framework", ANY_FRAMEWORK) if free else ())), priced
+        return (*words, *(("--framework", clusters.ANY_FRAMEWORK) if free else ())), priced
     if like != TYPICAL.name:
         return words, priced
     if framework == USUAL_FRAMEWORKS[0]:
@@ -315,7 +295,7 @@ def _priced(cluster: Embedded, software: str | None) -> tuple[str, ...]:
     if (known := _in_the_catalog(cluster, software)) is not None:
         return known.priced
     if software is None or line_of(_sources(cluster)) is None:
-        return ("--calibration", NO_CALIBRATION)
+        return ("--calibration", clusters.NO_CALIBRATION)
     return () if software == TYPICAL.name else ("--software", software)
 
 
@@ -330,13 +310,14 @@ def _sources(cluster: Embedded) -> Iterator[str]:
 # A device is asked of a plan and an estimate as it is by default, where nobody says otherwise.
 _USUAL: Final[Mapping[str, Any]] = {
     "recipe": DEFAULT_RECIPE,
-    "overlap": DEFAULT_OVERLAP,
-    "kernels": USUAL_KERNELS,
-    "overheads": USUAL_OVERHEADS,
+    "overlap": configuration.DEFAULT_OVERLAP,
+    "kernels": configuration.USUAL_KERNELS,
+    "overheads": configuration.USUAL_OVERHEADS,
     "space": EVERYTHING,
     "parallelism": {"tensor": 1, "pipeline": 1, "context": 1, "expert": 1, "virtual_stages": 1}
     | {"state_copies": 1, "axis_order": DATA_INSIDE},
-    "run": {field.name: field.default for field in fields(Configuration)} | {"schedule": None},
+    "run": {field.name: field.default for field in fields(configuration.Configuration)}
+    | {"schedule": None},
     "request": {"top": DEFAULT_TOP},
 }
 
@@ -350,7 +331,7 @@ class _Machine(NamedTuple):
     devices: int | None = None
 
 
-def _asked(request: PlanRequest, own: str) -> dict[str, Any]:
+def _asked(request: configuration.PlanRequest, own: str) -> dict[str, Any]:
     """Of the plan of a model, or of a profile on a cluster."""
     space = request.space
     allowed = allowed_of(space)
@@ -367,7 +348,7 @@ def _asked(request: PlanRequest, own: str) -> dict[str, Any]:
         "recipe": request.recipe,
         "overlap": request.overlap,
         "kernels": request.kernels,
-        "overheads": request.overheads or NO_OVERHEADS,
+        "overheads": request.overheads or configuration.NO_OVERHEADS,
         "request": request,
     }
 
@@ -389,7 +370,10 @@ def _of_a_run(request: ModelEstimateRequest, own: str) -> dict[str, Any]:
         "machine": _named(request.cluster, own),
         "parallelism": kept,
         "run": {
-            **{name: getattr(run, name) for name in Configuration.__dataclass_fields__},
+            **{
+                name: getattr(run, name)
+                for name in configuration.Configuration.__dataclass_fields__
+            },
             "sequence_length": stated_length(run),
         },
         "recompute": f"{run.recompute}{count}",
@@ -399,7 +383,7 @@ def _of_a_run(request: ModelEstimateRequest, own: str) -> dict[str, Any]:
     }
 
 
-def _machine(request: PlanRequest, own: str) -> _Machine:
+def _machine(request: configuration.PlanRequest, own: str) -> _Machine:
     assert request.cluster is not None
     named, count = _named(request.cluster, own), request.num_devices
     if count is None or count == _devices(request.cluster):
@@ -458,12 +442,12 @@ def _in_the_catalog(cluster: Embedded, software: str | None = None) -> _Known | 
 
     for memory_bytes in (None, _memory_bytes(cluster)):
         try:
-            found, _ = resolve_cluster(
+            found, _ = clusters.resolve_cluster(
                 cluster.name, nodes=_nodes(cluster), devices=None, memory_bytes=memory_bytes
             )
         except InvalidInput:
             return None
-        for sized in (without_host(found), found):
+        for sized in (clusters.without_host(found), found):
             for priced, each in _pricings(sized, cluster, software):
                 if content_hash(encode(_holding(each, cluster))) == cluster.sha256:
                     return _Known(memory_bytes, priced)
@@ -485,13 +469,13 @@ def _pricings(
 
     What shards a program's model ("trl with deepspeed") is of the software that is named alone.
     """
-    yield ("--calibration", NO_CALIBRATION), found
+    yield ("--calibration", clusters.NO_CALIBRATION), found
     line = line_of(_sources(cluster))
     if line is not None:
         if line == TYPICAL.name:  # what is expected where nobody names a program
-            yield (), expected(found, None)
+            yield (), clusters.expected(found, None)
         if software not in (None, TYPICAL.name):
-            yield ("--software", software), expected(found, software)
-        yield ("--software", line), expected(found, line)
+            yield ("--software", software), clusters.expected(found, software)
+        yield ("--software", line), clusters.expected(found, line)
         with suppress(InvalidInput):  # a file that is not built in
-            yield ("--calibration", line), calibrated(found, line)
+            yield ("--calibration", line), clusters.calibrated(found, line)

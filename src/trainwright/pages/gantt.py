@@ -12,7 +12,7 @@ import json
 import math
 import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum, StrEnum
 from functools import cache
@@ -27,8 +27,6 @@ from trainwright.plans.schedule import Action, ActionKind
 from trainwright.units import TimeUnit, format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from jinja2 import Environment
     from markupsafe import Markup
     from numpy.typing import NDArray

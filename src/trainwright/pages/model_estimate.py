@@ -2,36 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from trainwright.documents.fit import figure_table, fit_basis, fit_table
-from trainwright.documents.improvement import (
-    BestPlanRecord,
-    ImprovementRecord,
-    bounded_plans,
-    change_table,
-    changes_title,
-    choice_gain,
-    choice_title,
-    needed_bytes,
-    needed_line,
-    needed_parts,
-    no_choice,
-    speed,
-    verdict,
-)
+from trainwright.documents import improvement, model_estimate
+from trainwright.documents.fit import FitResult, figure_table, fit_basis, fit_table
 from trainwright.documents.jobs import PricedLayout
-from trainwright.documents.model_estimate import (
-    NONE_ENOUGH,
-    communication_table,
-    enough_table,
-)
-from trainwright.documents.model_summary import model_summary_report
+from trainwright.documents.model_summary import ModelSummary, model_summary_report
 from trainwright.documents.plan_view import use_of_pools
 from trainwright.documents.printing import layout_line
 from trainwright.documents.runs import batch_in_words
 from trainwright.documents.sweep import (
+    ModelSweepResult,
+    SweepRow,
     objective_figure,
     row_table,
     training_table,
@@ -39,8 +23,12 @@ from trainwright.documents.sweep import (
 )
 from trainwright.documents.view import Facts, Notes, Table
 from trainwright.pages.blocks import (
+    BarChart,
+    Card,
     Part,
     Point,
+    Scatter,
+    Section,
     Verdict,
     card,
     folded,
@@ -60,7 +48,14 @@ from trainwright.pages.step import (
     step_sections,
     term_table,
 )
-from trainwright.pages.subject import Content, figures, provenance_section, reproduce_section
+from trainwright.pages.subject import (
+    Content,
+    Figure,
+    Subject,
+    figures,
+    provenance_section,
+    reproduce_section,
+)
 from trainwright.plans.status import OPTIMAL_TOLERANCE
 from trainwright.units import (
     format_bytes,
@@ -70,20 +65,8 @@ from trainwright.units import (
     format_seconds,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
-    from trainwright.documents.fit import FitResult
-    from trainwright.documents.improvement import ImprovementResult
-    from trainwright.documents.model_estimate import ModelEstimateResult, PricedChange
-    from trainwright.documents.model_summary import ModelSummary
-    from trainwright.documents.sweep import ModelSweepResult, SweepRow
-    from trainwright.documents.view import Table
-    from trainwright.pages.blocks import BarChart, Card, Scatter, Section
-    from trainwright.pages.subject import Figure, Subject
-
-
-def model_estimate_content(subject: Subject[ModelEstimateResult]) -> Content:
+def model_estimate_content(subject: Subject[model_estimate.ModelEstimateResult]) -> Content:
     """Everything the page says about an estimate; on several pools, about the plan it prices."""
     document = subject.document
     if document.plan is not None:
@@ -110,7 +93,7 @@ def model_estimate_content(subject: Subject[ModelEstimateResult]) -> Content:
     )
 
 
-def _sections(subject: Subject[ModelEstimateResult]) -> Iterator[Section]:
+def _sections(subject: Subject[model_estimate.ModelEstimateResult]) -> Iterator[Section]:
     document, priced = subject.document, subject.priced
     pictures = first_pictures(priced, document)
     if not document.fits:  # memory is the question
@@ -125,7 +108,7 @@ def _sections(subject: Subject[ModelEstimateResult]) -> Iterator[Section]:
         why: tuple[object, ...] = (
             term_table(priced),
             _facts(document),
-            communication_table(document),
+            model_estimate.communication_table(document),
         )
         why += tuple(filter(None, [figure_table(document)]))
         yield folded(section("why", "Why it is not faster", *why))
@@ -135,7 +118,7 @@ def _sections(subject: Subject[ModelEstimateResult]) -> Iterator[Section]:
     yield reproduce_section(subject, inputs)
 
 
-def _cards(document: ModelEstimateResult) -> Iterator[Card]:
+def _cards(document: model_estimate.ModelEstimateResult) -> Iterator[Card]:
     if document.tokens_per_s is not None:
         per_device = f"{document.tokens_per_s_per_device or 0.0:,.0f} per device"
         yield card("tokens per second", f"{document.tokens_per_s:,.0f}", per_device)
@@ -145,7 +128,7 @@ def _cards(document: ModelEstimateResult) -> Iterator[Card]:
     yield from cost_cards(document.tokens_per_s, document.devices_used)
 
 
-def _facts(document: ModelEstimateResult) -> Facts:
+def _facts(document: model_estimate.ModelEstimateResult) -> Facts:
     exposed_s = sum(document.exposed_communication_s.values())
     hidden_s = sum(document.hidden_communication_s.values())
     rows = (
@@ -157,11 +140,11 @@ def _facts(document: ModelEstimateResult) -> Facts:
     return Facts(title="The step", rows=rows)
 
 
-def enough_block(changes: Sequence[PricedChange]) -> Table | Notes:
+def enough_block(changes: Sequence[model_estimate.PricedChange]) -> Table | Notes:
     """Changes of a run that make it fit, or that there is none."""
     if changes:
-        return enough_table(changes)
-    return Notes(lines=(f"{NONE_ENOUGH.capitalize()}.",), tone="bad")
+        return model_estimate.enough_table(changes)
+    return Notes(lines=(f"{model_estimate.NONE_ENOUGH.capitalize()}.",), tone="bad")
 
 
 # The page of a model's plans on several numbers of devices: the rows, then the preferred plan
@@ -417,7 +400,7 @@ def _model_cards(document: ModelSummary) -> Iterator[Card]:
 # -----------------------------------------------------------------------------------
 
 
-def improvement_content(subject: Subject[ImprovementResult]) -> Content:
+def improvement_content(subject: Subject[improvement.ImprovementResult]) -> Content:
     """Everything the page says about a run and its neighbours."""
     document = subject.document
     request = document.request
@@ -431,7 +414,7 @@ def improvement_content(subject: Subject[ImprovementResult]) -> Content:
     )
 
 
-def _run_in_words(document: ImprovementResult) -> str:
+def _run_in_words(document: improvement.ImprovementResult) -> str:
     """The layout, the microbatch and the schedule; what a step trains on where that was stated."""
     plan = document.plan
     if plan is not None:
@@ -442,12 +425,12 @@ def _run_in_words(document: ImprovementResult) -> str:
     return f"{words}, recompute {run.recompute} · {batch_in_words(run)}"
 
 
-def _layout_of(document: ImprovementResult) -> str:
+def _layout_of(document: improvement.ImprovementResult) -> str:
     degrees = document.plan.parallelism if document.plan else document.configuration.parallelism
     return "" if degrees is None else layout_line(degrees)
 
 
-def _figures_of_improvement(document: ImprovementResult) -> Iterator[Figure]:
+def _figures_of_improvement(document: improvement.ImprovementResult) -> Iterator[Figure]:
     step_s, peak = document.run.step_time_s, document.run.peak_memory_bytes
     layout = _layout_of(document)
     yield from figures(
@@ -457,7 +440,7 @@ def _figures_of_improvement(document: ImprovementResult) -> Iterator[Figure]:
     )
 
 
-def _sections_of_improvement(subject: Subject[ImprovementResult]) -> Iterator[Section]:
+def _sections_of_improvement(subject: Subject[improvement.ImprovementResult]) -> Iterator[Section]:
     document = subject.document
     yield section(
         "summary",
@@ -473,13 +456,13 @@ def _sections_of_improvement(subject: Subject[ImprovementResult]) -> Iterator[Se
     if document.best_plan is not None:
         blocks.append(_plan(document))
     found: list[Table | Notes] = [
-        change_table(document)
+        improvement.change_table(document)
         if document.changes
-        else Notes(lines=(f"There is {no_choice(document)}.",))
+        else Notes(lines=(f"There is {improvement.no_choice(document)}.",))
     ]
     if document.best_known_s is None:
         found.append(enough_block(document.enough))
-    title = f"{changes_title(document).capitalize()}, fastest first"
+    title = f"{improvement.changes_title(document).capitalize()}, fastest first"
     yield section("changes", title, *found)
     if blocks:
         yield section("distance", "How far it is", *blocks)
@@ -488,55 +471,57 @@ def _sections_of_improvement(subject: Subject[ImprovementResult]) -> Iterator[Se
     yield reproduce_section(subject, tuple(filter(None, inputs)))
 
 
-def _answer_of_improvement(document: ImprovementResult) -> Verdict:
+def _answer_of_improvement(document: improvement.ImprovementResult) -> Verdict:
     """The change to make, what it gains, and how far the run is from the best known."""
     run, chosen, known = document.run, document.recommended, evidence(document.assumptions)
     now = f"{format_seconds(run.step_time_s)} per step"
     state, tone = ("Fits", "good") if document.run_fits else ("Does not fit", "bad")
     if chosen is None:
         best = "" if not document.run_fits else f"It takes {now}; "
-        said = f"{best}{no_choice(document)}."
+        said = f"{best}{improvement.no_choice(document)}."
         return Verdict(state=state, said=said[:1].upper() + said[1:], tone=tone, evidence=known)
     then = format_seconds(chosen.step_time_s)
     if not document.run_fits:
-        said = f"{chosen.options} makes it fit, {then} per step: {choice_gain(document, chosen)}."
+        gain = improvement.choice_gain(document, chosen)
+        said = f"{chosen.options} makes it fit, {then} per step: {gain}."
         return Verdict(state=state, said=said, tone=tone, evidence=known)
     said = f"{chosen.options}. {then} per step instead of {format_seconds(run.step_time_s)}: "
-    gain = f"{choice_gain(document, chosen)}."
+    gain = f"{improvement.choice_gain(document, chosen)}."
     return Verdict(state="Change", said=said + gain, tone="warn", evidence=known)
 
 
-def _cards_of_improvement(document: ImprovementResult) -> Iterator[Card]:
+def _cards_of_improvement(document: improvement.ImprovementResult) -> Iterator[Card]:
     run, chosen = document.run, document.recommended
     fits = "" if document.run_fits else ", if devices had the memory"
     yield card("your run", format_seconds(run.step_time_s), f"per step{fits}")
     yield card(
         "what it needs of a device",
-        format_bytes(needed_bytes(document, run.peak_memory_bytes)),
-        f"{verdict(document)} in the {format_bytes(document.memory_limit_bytes)} usable; "
-        f"{needed_parts(document, run.peak_memory_bytes)}",
+        format_bytes(improvement.needed_bytes(document, run.peak_memory_bytes)),
+        f"{improvement.verdict(document)} in the {format_bytes(document.memory_limit_bytes)} "
+        "usable; "
+        f"{improvement.needed_parts(document, run.peak_memory_bytes)}",
         "plain" if document.run_fits else "bad",
     )
     yield _best_card(document)
     if chosen is None:
-        yield card("smallest change", "none", no_choice(document))
+        yield card("smallest change", "none", improvement.no_choice(document))
         return
-    step, gain = format_seconds(chosen.step_time_s), choice_gain(document, chosen)
-    yield card(choice_title(document), step, f"{chosen.options}: {gain}", "good")
+    step, gain = format_seconds(chosen.step_time_s), improvement.choice_gain(document, chosen)
+    yield card(improvement.choice_title(document), step, f"{chosen.options}: {gain}", "good")
 
 
-def _best_card(document: ImprovementResult) -> Card:
+def _best_card(document: improvement.ImprovementResult) -> Card:
     plan, best_s = document.best_plan, document.best_known_s
     bound = ""
     if document.lower_bound_s is not None:
         floor = format_seconds(document.lower_bound_s)
-        bound = f"; {bounded_plans(document)} takes less than {floor}"
+        bound = f"; {improvement.bounded_plans(document)} takes less than {floor}"
     if document.planned is not None and document.planned.step_time_s:
         step_s = document.planned.step_time_s
-        gain = speed(document, document.run.step_time_s / step_s)
+        gain = improvement.speed(document, document.run.step_time_s / step_s)
         return card("best plan", format_seconds(step_s), gain + bound)
     if plan is not None:
-        gain = speed(document, plan.speedup)
+        gain = improvement.speed(document, plan.speedup)
         return card("best plan", format_seconds(plan.step_time_s), gain + bound)
     if best_s is None:
         return card("best plan", "none was found that fits", tone="warn")
@@ -544,7 +529,7 @@ def _best_card(document: ImprovementResult) -> Card:
     return card("best known", format_seconds(best_s), known + bound)
 
 
-def _steps(document: ImprovementResult) -> BarChart:
+def _steps(document: improvement.ImprovementResult) -> BarChart:
     steps = [("your run", document.run.step_time_s)]
     if document.changes:
         steps.append(("fastest change", document.changes[0].step_time_s))
@@ -559,7 +544,7 @@ def _steps(document: ImprovementResult) -> BarChart:
     return plain_bars("Step time", "run", rows)
 
 
-def _scatter(document: ImprovementResult) -> Scatter:
+def _scatter(document: improvement.ImprovementResult) -> Scatter:
     run = document.run
     points = [_point(document, "your run", run, is_winner=True)]
     points += [_point(document, one.options, one) for one in document.changes]
@@ -576,13 +561,13 @@ def _scatter(document: ImprovementResult) -> Scatter:
 
 
 def _point(
-    document: ImprovementResult,
+    document: improvement.ImprovementResult,
     name: str,
-    one: PricedLayout | ImprovementRecord | BestPlanRecord,
+    one: PricedLayout | improvement.ImprovementRecord | improvement.BestPlanRecord,
     *,
     is_winner: bool = False,
 ) -> Point:
-    needed = needed_bytes(document, one.peak_memory_bytes)
+    needed = improvement.needed_bytes(document, one.peak_memory_bytes)
     facts = [
         ("step", format_seconds(one.step_time_s)),
         ("needed", format_bytes(needed)),
@@ -590,7 +575,7 @@ def _point(
     ]
     if not isinstance(one, PricedLayout):
         facts.append(("speed", f"{one.speedup - 1:+.1%}"))
-    if isinstance(one, ImprovementRecord) and one.gain_share is not None:
+    if isinstance(one, improvement.ImprovementRecord) and one.gain_share is not None:
         facts.append(("of the gain", f"{one.gain_share:.0%}"))
     return Point(
         name=name,
@@ -603,7 +588,7 @@ def _point(
     )
 
 
-def _plan(document: ImprovementResult) -> Facts:
+def _plan(document: improvement.ImprovementResult) -> Facts:
     plan = document.best_plan
     assert plan is not None, "asked for where there is one"
     layers = sum(len(stage.layers) for stage in plan.stages)
@@ -616,6 +601,6 @@ def _plan(document: ImprovementResult) -> Facts:
             ("schedule", plan.schedule),
             ("layers of each stage", ", ".join(str(len(stage.layers)) for stage in plan.stages)),
             ("layers recomputed", f"{plan.num_recomputed} of {layers}"),
-            ("memory", needed_line(document, plan.peak_memory_bytes)),
+            ("memory", improvement.needed_line(document, plan.peak_memory_bytes)),
         ),
     )

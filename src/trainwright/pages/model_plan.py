@@ -6,21 +6,12 @@ of their kind of device, the schedule of the chain that ends the step, and the r
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from trainwright.documents import plan_view
 from trainwright.documents.fit import figure_table
-from trainwright.documents.plan_view import (
-    LAYOUTS,
-    alternative_table,
-    busiest_rank,
-    fullest_rank,
-    notable_lines,
-    pool_table,
-    proved_space,
-    rank_rows,
-    rank_table,
-)
 from trainwright.documents.printing import is_noticed, layout_line
 from trainwright.documents.reasons import Reasons, explanation_tables
 from trainwright.documents.view import Facts, Notes
@@ -28,9 +19,12 @@ from trainwright.pages.blocks import (
     Bar,
     BarChart,
     Beside,
+    Card,
     Gantt,
     Part,
     Point,
+    Scatter,
+    Section,
     card,
     folded,
     gap_card,
@@ -53,20 +47,20 @@ from trainwright.pages.step import (
     term_table,
     time_bars,
 )
-from trainwright.pages.subject import Content, provenance_section, reproduce_section
-from trainwright.plans.plan import SEARCHED, mapping_name
+from trainwright.pages.subject import (
+    Content,
+    PricedStep,
+    Subject,
+    provenance_section,
+    reproduce_section,
+)
+from trainwright.plans.plan import SEARCHED, Parallelism, mapping_name
 from trainwright.plans.status import Status
 from trainwright.units import format_bytes, format_count, format_percent_up, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from typing import Any
-
     from trainwright.documents.explanation import ModelExplanation
     from trainwright.documents.model_plan import Alternative, ModelPlanResult
-    from trainwright.pages.blocks import Card, Scatter, Section
-    from trainwright.pages.subject import PricedStep, Subject
-    from trainwright.plans.plan import Parallelism
 
 _VERDICTS: Final = {
     Status.OPTIMAL: "optimal, proved",
@@ -97,7 +91,7 @@ def _subtitle(document: ModelPlanResult) -> Iterator[str]:
     is_open = document.status is Status.GAP and not document.lower_bound_s
     yield f"Plan: {'the best so far' if is_open else _VERDICTS[document.status]}"
     if document.layout is not None:
-        yield LAYOUTS[document.layout]
+        yield plan_view.LAYOUTS[document.layout]
     if document.parallelism is not None:
         yield layout_line(document.parallelism)
         yield f"microbatch {document.micro_batch}, schedule {document.schedule}"
@@ -126,11 +120,13 @@ def _sections(subject: Subject[Any]) -> Iterator[Section]:
 def _details(subject: Subject[Any]) -> Iterator[Section]:
     document: ModelPlanResult = subject.document
     yield _why(document, subject.priced)
-    if pools := pool_table(document):
+    if pools := plan_view.pool_table(document):
         yield section("groups", "The kinds of devices", pools)
     if document.stages:
         shown = filter(None, [figure_table(document)])
-        yield section("plan", "The plan", rank_table(rank_rows(document)), *shown)
+        yield section(
+            "plan", "The plan", plan_view.rank_table(plan_view.rank_rows(document)), *shown
+        )
         yield section("ranks", "Time and memory of the ranks", *_rank_bars(document, subject))
     if subject.priced is not None and subject.priced.network:
         yield section("network", "Network", *network_blocks(subject.priced))
@@ -163,13 +159,13 @@ def _cards(document: ModelPlanResult) -> Iterator[Card]:
         document.status,
         bound_text=format_seconds(bound_s) if bound_s else "",
         gap=document.gap or 0.0,
-        what=proved_space(document),
+        what=plan_view.proved_space(document),
     )
 
 
 def _memory_card(document: ModelPlanResult) -> Card:
     """The device with the least room: of one kind the fullest, of several in proportion."""
-    rows = rank_rows(document)
+    rows = plan_view.rank_rows(document)
     row = max(rows, key=lambda each: each.found.memory.total_bytes / (each.limit_bytes or 1.0))
     peak, limit = row.found.memory.total_bytes, row.limit_bytes
     label = "fullest device" if document.groups else "peak memory"
@@ -216,7 +212,7 @@ def _blocks(document: ModelPlanResult) -> Iterator[tuple[str, str]]:
     if document.step_time_s is not None and document.lower_bound_s:
         left = f"at most {format_percent_up(document.gap or 0.0)} can be won"
         if document.status is Status.OPTIMAL:
-            left = f"no {proved_space(document)} is faster"
+            left = f"no {plan_view.proved_space(document)} is faster"
         kind = document.bound_kind or "unproved"
         yield f"bound ({kind})", f"{format_seconds(document.lower_bound_s)}: {left}"
     if document.stages and not document.groups:
@@ -237,8 +233,8 @@ def _pace(document: ModelPlanResult) -> Iterator[tuple[str, str]]:
         filled = (document.peak_memory_bytes or 0.0) / document.memory_limit_bytes
         yield (
             "memory",
-            f"rank {fullest_rank(document)} fills {filled:.1%} of what is usable; "
-            f"rank {busiest_rank(document.ranks)} sets the pace",
+            f"rank {plan_view.fullest_rank(document)} fills {filled:.1%} of what is usable; "
+            f"rank {plan_view.busiest_rank(document.ranks)} sets the pace",
         )
 
 
@@ -320,7 +316,7 @@ def _memory_bars(
     document: ModelPlanResult, *, fullest: bool = False
 ) -> Iterator[tuple[str, BarChart]]:
     """For each kind of device what its ranks, or the fullest of them, hold."""
-    rows = rank_rows(document)
+    rows = plan_view.rank_rows(document)
     for kind in dict.fromkeys(row.device_kind for row in rows):
         own = [row for row in rows if row.device_kind == kind]
         of = "a device" if kind is None else kind
@@ -354,15 +350,19 @@ def alternative_blocks(document: ModelPlanResult) -> Iterator[object]:
         others: Sequence[Alternative] = document.alternatives
         steps = [("the plan", document.step_time_s or 0.0, 1.0)]
         steps += [
-            (f"{number}: {LAYOUTS[other.layout or 'alone']}", other.step_time_s, other.slowdown)
+            (
+                f"{number}: {plan_view.LAYOUTS[other.layout or 'alone']}",
+                other.step_time_s,
+                other.slowdown,
+            )
             for number, other in enumerate(others, 1)
         ]
         rows = ((name, s, format_seconds(s), f"{slower:.3g}×") for name, s, slower in steps)
         yield plain_bars("Step time", "way", rows)
     else:
         yield _scatter(document)
-    yield alternative_table(document)
-    if lines := tuple(f"{line}." for line in notable_lines(document)):
+    yield plan_view.alternative_table(document)
+    if lines := tuple(f"{line}." for line in plan_view.notable_lines(document)):
         yield Notes(lines=lines)
 
 

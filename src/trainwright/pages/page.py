@@ -5,12 +5,13 @@ Each document has its sections; several share a comparison and one time scale of
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import singledispatch
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from trainwright.cluster import Cluster
-from trainwright.documents.difference import difference_tables
+from trainwright.documents.difference import Difference, difference_tables
 from trainwright.documents.explanation import ModelExplanation
 from trainwright.documents.improvement import ImprovementResult
 from trainwright.documents.jobs import timelines_of
@@ -42,24 +43,18 @@ from trainwright.pages.gantt import (
     script_safe,
     theme_css,
 )
-from trainwright.pages.subject import PricedStep, Subject
+from trainwright.pages.subject import Content, Figure, PricedStep, Subject
+from trainwright.plans import Plan, StepPrediction
+from trainwright.plans.configuration import StepSettings
+from trainwright.plans.lowered import Timeline
+from trainwright.plans.plan import Embedded
 from trainwright.plans.prediction import MEMORY_CLASSES
+from trainwright.profile import Profile
 from trainwright.scheduling.simulate import critical_path
 from trainwright.step.account import network_use, ranks_by_part_s, step_timeline
 from trainwright.step.predict import plan_of, predict_step, price_configuration, profile_of_run
 from trainwright.step.stages import Placement
 from trainwright.units import format_count
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from trainwright.documents.difference import Difference
-    from trainwright.pages.subject import Content, Figure
-    from trainwright.plans import Plan, StepPrediction
-    from trainwright.plans.configuration import StepSettings
-    from trainwright.plans.lowered import Timeline
-    from trainwright.plans.plan import Embedded
-    from trainwright.profile import Profile
 
 # A document with everything that its page shows, computed again from its request and plan
 # ----------------------------------------------------------------------------------------

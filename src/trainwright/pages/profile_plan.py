@@ -6,25 +6,27 @@ forwards and backwards run, so there is no schedule to draw.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from trainwright.documents import placement as placements
+from trainwright.documents import profile_plan
 from trainwright.documents import profile_plan as plans
-from trainwright.documents.placement import PlacementResult, placement_verdict, strategy_line
-from trainwright.documents.profile_plan import (
-    PlanResult,
-    baseline_table,
-    explain_stages,
-    is_over,
-    overflow_lines,
-    plan_verdict,
+from trainwright.documents.placement import (
+    PlacedStageRecord,
+    PlacementResult,
+    placement_verdict,
+    strategy_line,
 )
 from trainwright.documents.view import Facts, Notes
 from trainwright.pages.blocks import (
     Bar,
     BarChart,
     Beside,
+    Card,
+    ChangeList,
     Part,
+    Section,
     Verdict,
     card,
     folded,
@@ -34,21 +36,21 @@ from trainwright.pages.blocks import (
     section,
 )
 from trainwright.pages.step import fixing_changes
-from trainwright.pages.subject import Content, figures, provenance_section, reproduce_section
+from trainwright.pages.subject import (
+    Content,
+    Figure,
+    Subject,
+    figures,
+    provenance_section,
+    reproduce_section,
+)
 from trainwright.plans.status import Status
 from trainwright.units import format_bandwidth, format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from trainwright.documents.placement import PlacedStageRecord
-    from trainwright.documents.profile_plan import EstimateResult, StageRecord
-    from trainwright.pages.blocks import Card, ChangeList, Section
-    from trainwright.pages.subject import Figure, Subject
-
-    Planned: TypeAlias = PlanResult | EstimateResult
+    Planned: TypeAlias = profile_plan.PlanResult | profile_plan.EstimateResult
     Document: TypeAlias = Planned | PlacementResult
-    Stages: TypeAlias = Sequence[StageRecord | PlacedStageRecord]
+    Stages: TypeAlias = Sequence[profile_plan.StageRecord | PlacedStageRecord]
 
 
 def profile_plan_content(subject: Subject[Any]) -> Content:
@@ -67,8 +69,8 @@ def profile_plan_content(subject: Subject[Any]) -> Content:
 def _verdict(document: Document) -> str:
     if isinstance(document, PlacementResult):
         return f"Placement: {placement_verdict(document)}"
-    if isinstance(document, PlanResult):
-        return f"Plan: {plan_verdict(document)}"
+    if isinstance(document, profile_plan.PlanResult):
+        return f"Plan: {profile_plan.plan_verdict(document)}"
     return f"Estimate: {'fits' if document.fits else 'does not fit'}"
 
 
@@ -124,8 +126,10 @@ def _sections(subject: Subject[Any]) -> Iterator[Section]:
         yield section("plan", "The placement", placements.stage_table(document))
     else:
         yield section("plan", "The plan", plans.stage_table(document.stages, limit))
-    if isinstance(document, PlanResult) and document.baselines:
-        yield section("alternatives", "Compared with", baseline_table(document.baselines))
+    if isinstance(document, profile_plan.PlanResult) and document.baselines:
+        yield section(
+            "alternatives", "Compared with", profile_plan.baseline_table(document.baselines)
+        )
     if document.stages:
         yield folded(section("why", "Why it is not faster", *_why(document, limit)))
     what = "file" if isinstance(document, PlacementResult) else "profile"
@@ -152,9 +156,12 @@ def _answer(document: Document, limit: float | None) -> Verdict:
         f"{format_count(len(held), 'stage')}; stage {spent.index(max(spent))} sets the pace. "
         f"The fullest devices, of stage {fullest}, hold {format_bytes(held[fullest])}{room}."
     )
-    if isinstance(document, PlanResult | PlacementResult):
+    if isinstance(document, profile_plan.PlanResult | PlacementResult):
         state, tone = proved_state(document.status, document.gap, "A plan")
-        if isinstance(document, PlanResult) and document.request.space.planner == "equal":
+        if (
+            isinstance(document, profile_plan.PlanResult)
+            and document.request.space.planner == "equal"
+        ):
             state, tone = "The best equal split", "plain"
         return Verdict(state=state, said=said, tone=tone)
     fits = document.fits
@@ -174,7 +181,7 @@ def _cards(document: Document, limit: float | None) -> Iterator[Card]:
         yield card("time per microbatch", format_seconds(time_s), "at steady state")
         if document.stages:
             yield from _stage_cards(document, limit)
-    if not isinstance(document, PlanResult | PlacementResult):
+    if not isinstance(document, profile_plan.PlanResult | PlacementResult):
         return
     if document.lower_bound_s is None:
         yield card("optimality", str(document.status))
@@ -183,7 +190,7 @@ def _cards(document: Document, limit: float | None) -> Iterator[Card]:
         document.status,
         bound_text=format_seconds(document.lower_bound_s),
         gap=document.gap or 0.0,
-        what="plan of the space" if isinstance(document, PlanResult) else "placement",
+        what="plan of the space" if isinstance(document, profile_plan.PlanResult) else "placement",
     )
 
 
@@ -199,10 +206,10 @@ def _placement_cards(document: PlacementResult, limit: float | None) -> Iterator
 
 
 def _stage_cards(document: Planned, limit: float | None) -> Iterator[Card]:
-    found = explain_stages(document.stages, limit)
+    found = profile_plan.explain_stages(document.stages, limit)
     fullest = document.stages[found.fullest_stage].memory_bytes
     left = "" if found.free_bytes is None else f", {format_bytes(found.free_bytes)} left"
-    tone = "bad" if is_over(fullest, limit) else "plain"
+    tone = "bad" if profile_plan.is_over(fullest, limit) else "plain"
     yield card("peak memory", format_bytes(fullest), f"stage {found.fullest_stage}{left}", tone)
     note = "of device time, waiting for the slowest stage"
     yield card("idle", f"{found.idle_fraction:.1%}", note)
@@ -211,8 +218,8 @@ def _stage_cards(document: Planned, limit: float | None) -> Iterator[Card]:
 def _why(document: Document, limit: float | None) -> Iterator[Facts | Notes]:
     if rows := tuple(_facts(document, limit)):
         yield Facts(rows=rows)
-    if not isinstance(document, PlanResult | PlacementResult):
-        if lines := tuple(overflow_lines(document)):
+    if not isinstance(document, profile_plan.PlanResult | PlacementResult):
+        if lines := tuple(profile_plan.overflow_lines(document)):
             yield Notes(title="Does not fit", lines=lines, tone="bad")
         return
     if document.binding is not None:
@@ -228,7 +235,7 @@ def _facts(document: Document, limit: float | None) -> Iterator[tuple[str, str]]
             pace = f"{slowest}: {format_seconds(loads[slowest])}; on average {mean:.1%} of it"
             yield "slowest stage", pace
     elif document.stages:
-        found = explain_stages(document.stages, limit)
+        found = profile_plan.explain_stages(document.stages, limit)
         terms = ", ".join(f"{kind} {part:.1%}" for kind, part in found.time_share.items())
         yield "slowest stage", f"{found.slowest_stage}: {terms}"
     bound_s = getattr(document, "lower_bound_s", None)
@@ -253,7 +260,7 @@ def _time_bars(stages: Stages) -> BarChart:
 
 
 def _spent(
-    stage: StageRecord | PlacedStageRecord,
+    stage: profile_plan.StageRecord | PlacedStageRecord,
 ) -> tuple[float, tuple[tuple[str, str, float], ...]]:
     """The time of a stage, and by (colour, name) where it goes."""
     if isinstance(stage, placements.PlacedStageRecord):
@@ -273,7 +280,7 @@ def _memory_bars(stages: Stages, limit: float | None) -> BarChart:
     for index, stage in enumerate(stages):
         text = format_bytes(stage.memory_bytes)
         part = Part(kind="plain", label="memory", amount=stage.memory_bytes, text=text)
-        over = is_over(stage.memory_bytes, limit)
+        over = profile_plan.is_over(stage.memory_bytes, limit)
         total = f"{text}, over" if over else text
         bars.append(Bar(label=str(index), parts=(part,), total=total, is_over=over))
     return BarChart(

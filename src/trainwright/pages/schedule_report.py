@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -15,6 +15,8 @@ import numpy as np
 from trainwright.documents.printing import Report, render
 from trainwright.documents.schedule import (
     KINDS,
+    Answer,
+    FrontPoint,
     ScheduleResult,
     as_limited,
     document_of,
@@ -24,7 +26,7 @@ from trainwright.documents.schedule import (
     request_of,
     value_of,
 )
-from trainwright.documents.view import Facts, Notes
+from trainwright.documents.view import Facts, Notes, Table
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.formats.atomic_file import check_writable, write_text
 from trainwright.formats.schedule_json import (
@@ -32,12 +34,16 @@ from trainwright.formats.schedule_json import (
     format_compute_only,
     write_orders,
 )
+from trainwright.options.schedule import Method, ScheduleCase, SearchOptions
 from trainwright.pages.blocks import (
     Bar,
     BarChart,
+    Card,
     Gantt,
     Part,
     Point,
+    Scatter,
+    Section,
     Verdict,
     card,
     folded,
@@ -61,27 +67,25 @@ from trainwright.pages.gantt import (
     label_ink,
     memory_top,
 )
-from trainwright.pages.subject import Content, figures, provenance_section, reproduce_section
+from trainwright.pages.subject import (
+    Content,
+    Figure,
+    Subject,
+    figures,
+    provenance_section,
+    reproduce_section,
+)
+from trainwright.plans.lowered import CriticalStep, Timeline
 from trainwright.plans.schedule import ActionKind
 from trainwright.plans.status import Status
 from trainwright.scheduling.simulate import critical_path
 from trainwright.units import TimeUnit, format_bytes, format_count, format_percent_up
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from rich.console import RenderableType
 
-    from trainwright.documents.schedule import Answer, FrontPoint, ScheduleResult
     from trainwright.documents.schedule_methods import GivenOrders
-    from trainwright.documents.view import Table
     from trainwright.execution import Budget
-    from trainwright.options.schedule import Method, ScheduleCase, SearchOptions
-    from trainwright.pages.blocks import Card, Scatter, Section
-    from trainwright.pages.subject import Figure, Subject
-    from trainwright.plans.lowered import CriticalStep, Timeline
-    from trainwright.plans.status import Status
-    from trainwright.units import TimeUnit
 
 
 # A schedule as one SVG file: a row of bars per rank, and below, on the same axis, its memory

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from trainwright.documents import plan_view
 from trainwright.documents.fit import fit_line
-from trainwright.documents.plan_view import (
-    RankRow,
-    evidence_line,
-    fullest_rank,
-    is_fitted,
-    rank_table,
-    unfitted_line,
-)
 from trainwright.documents.printing import NEGLIGIBLE
-from trainwright.documents.reasons import changes_of, fixes_of
+from trainwright.documents.reasons import Change, changes_of, fixes_of
 from trainwright.documents.view import (
     Cell,
     Table,
@@ -26,50 +20,32 @@ from trainwright.documents.view import (
     table_of,
     words,
 )
-from trainwright.pages.blocks import (
-    Bar,
-    BarChart,
-    Beside,
-    ChangeList,
-    ChangeRow,
-    Gantt,
-    Part,
-    Section,
-    Verdict,
-    section,
-)
-from trainwright.pages.subject import figures
+from trainwright.pages import blocks
+from trainwright.pages.subject import Figure, PricedStep, Subject, figures
 from trainwright.plans.configuration import NO_OVERHEADS
-from trainwright.plans.prediction import MEMORY_CLASSES
+from trainwright.plans.prediction import MEMORY_CLASSES, LevelUse, StageMemory
+from trainwright.plans.status import Relaxation
 from trainwright.units import format_bandwidth, format_bytes, format_part, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
     from trainwright.documents.model_estimate import ModelEstimateResult
     from trainwright.documents.model_plan import ModelPlanResult
     from trainwright.pages.gantt import GanttPanel
-    from trainwright.pages.subject import Figure, PricedStep, Subject
-    from trainwright.plans.prediction import LevelUse, StageMemory
 
     Stepped: TypeAlias = ModelPlanResult | ModelEstimateResult
-    from collections.abc import Mapping
-
     from trainwright.documents.model_plan import ModelPlanResult
-    from trainwright.documents.reasons import Change
-    from trainwright.plans.status import Relaxation
 
 # Which network levels a step keeps busy, as bars and as a table
 # --------------------------------------------------------------
 
 
-def network_blocks(priced: PricedStep) -> tuple[BarChart, Table]:
+def network_blocks(priced: PricedStep) -> tuple[blocks.BarChart, Table]:
     """Which network levels the step keeps busy, as bars and as a table."""
     step_s = priced.step.step_time_s
     return _network_bars(priced.network, step_s), _network_table(priced.network, step_s)
 
 
-def _network_bars(levels: tuple[LevelUse, ...], step_time_s: float) -> BarChart:
+def _network_bars(levels: tuple[LevelUse, ...], step_time_s: float) -> blocks.BarChart:
     """How much of the step each level is under way, exposed and hidden."""
     bars = []
     for level in levels:
@@ -77,12 +53,12 @@ def _network_bars(levels: tuple[LevelUse, ...], step_time_s: float) -> BarChart:
         hidden_s = sum(axis.hidden_s for axis in level.axes)
         idle_s = max(step_time_s - exposed_s - hidden_s, 0.0)
         parts = tuple(
-            Part(kind=kind, label=kind, amount=amount, text=format_part(amount, step_time_s))
+            blocks.Part(kind=kind, label=kind, amount=amount, text=format_part(amount, step_time_s))
             for kind, amount in (("exposed", exposed_s), ("hidden", hidden_s), ("unused", idle_s))
         )
         used = f"{(exposed_s + hidden_s) / step_time_s:.1%} used" if step_time_s else ""
-        bars.append(Bar(label=level.name, parts=parts, total=used))
-    return BarChart(title="Use of each network level", bars=tuple(bars), label="level")
+        bars.append(blocks.Bar(label=level.name, parts=parts, total=used))
+    return blocks.BarChart(title="Use of each network level", bars=tuple(bars), label="level")
 
 
 def _network_table(levels: tuple[LevelUse, ...], step_time_s: float) -> Table:
@@ -124,10 +100,10 @@ def _network_table(levels: tuple[LevelUse, ...], step_time_s: float) -> Table:
 # -------------------------------------------------------------------------
 
 
-def priced_rows(priced: PricedStep, limit_bytes: float | None) -> tuple[RankRow, ...]:
+def priced_rows(priced: PricedStep, limit_bytes: float | None) -> tuple[plan_view.RankRow, ...]:
     """The ranks of a step whose document names no stages."""
     return tuple(
-        RankRow(
+        plan_view.RankRow(
             rank=rank,
             layers=priced.layers_of_rank[rank],
             num_recomputed=priced.recomputed_of_rank[rank],
@@ -141,7 +117,7 @@ def priced_rows(priced: PricedStep, limit_bytes: float | None) -> tuple[RankRow,
     )
 
 
-def time_bars(priced: PricedStep) -> BarChart:
+def time_bars(priced: PricedStep) -> blocks.BarChart:
     """What every rank does with the step."""
     labels = map(str, range(len(priced.parts_of_rank_s)))
     return bars_of_parts(labels, priced.parts_of_rank_s, step_s=priced.step.step_time_s)
@@ -149,17 +125,17 @@ def time_bars(priced: PricedStep) -> BarChart:
 
 def bars_of_parts(
     labels: Iterable[str], parts_of_rank_s: Sequence[dict[str, float]], *, step_s: float
-) -> BarChart:
+) -> blocks.BarChart:
     """A bar for each rank, on one pool or several."""
     bars = tuple(
-        Bar(
+        blocks.Bar(
             label=label,
             parts=time_parts(parts_s),
             total=f"{1 - _idle_s(parts_s) / step_s:.1%} busy",
         )
         for label, parts_s in zip(labels, parts_of_rank_s, strict=True)
     )
-    return BarChart(
+    return blocks.BarChart(
         title="Time of a step by rank",
         bars=bars,
         note=f"Every bar is the step, {format_seconds(step_s)}; the bubble is fill and drain of "
@@ -185,10 +161,12 @@ TIME_PARTS: Final = {
 }
 
 
-def time_parts(parts_s: dict[str, float]) -> tuple[Part, ...]:
+def time_parts(parts_s: dict[str, float]) -> tuple[blocks.Part, ...]:
     """The parts of a step as segments, waiting last."""
     return tuple(
-        Part(kind=name, label=label, amount=parts_s[name], text=format_seconds(parts_s[name]))
+        blocks.Part(
+            kind=name, label=label, amount=parts_s[name], text=format_seconds(parts_s[name])
+        )
         for name, label in TIME_PARTS.items()
         if name in parts_s
     )
@@ -196,9 +174,9 @@ def time_parts(parts_s: dict[str, float]) -> tuple[Part, ...]:
 
 def memory_bars(
     ranks: Iterable[tuple[int, StageMemory]], limit_bytes: float | None, *, title: str
-) -> BarChart:
+) -> blocks.BarChart:
     """What every rank holds when it is fullest, with the limit."""
-    return BarChart(
+    return blocks.BarChart(
         title=title,
         bars=tuple(_memory_bar(rank, memory, limit_bytes) for rank, memory in ranks),
         limit=limit_bytes,
@@ -206,19 +184,19 @@ def memory_bars(
     )
 
 
-def memory_parts(memory: StageMemory) -> tuple[Part, ...]:
+def memory_parts(memory: StageMemory) -> tuple[blocks.Part, ...]:
     """What a device holds at its fullest, by class."""
     held = memory.by_class
     return tuple(
-        Part(kind=each.part, label=each.words, amount=amount, text=format_bytes(amount))
+        blocks.Part(kind=each.part, label=each.words, amount=amount, text=format_bytes(amount))
         for each in MEMORY_CLASSES
         if (amount := held[each.name]) > 0
     )
 
 
-def _memory_bar(rank: int, memory: StageMemory, limit_bytes: float | None) -> Bar:
+def _memory_bar(rank: int, memory: StageMemory, limit_bytes: float | None) -> blocks.Bar:
     is_over = limit_bytes is not None and memory.total_bytes > limit_bytes * (1 + 1e-12)
-    return Bar(
+    return blocks.Bar(
         label=str(rank),
         parts=memory_parts(memory),
         total=format_bytes(memory.total_bytes) + (", over" if is_over else ""),
@@ -226,18 +204,18 @@ def _memory_bar(rank: int, memory: StageMemory, limit_bytes: float | None) -> Ba
     )
 
 
-def schedule_section(panel: GanttPanel, of: Gantt | PricedStep | None) -> Section:
+def schedule_section(panel: GanttPanel, of: blocks.Gantt | PricedStep | None) -> blocks.Section:
     """Where the schedule is drawn, with what of the step lies outside it."""
-    if not isinstance(of, Gantt):
+    if not isinstance(of, blocks.Gantt):
         assert of is not None, "a schedule is drawn of a priced step"
         step = of.step
         after_s = step.step_time_s - step.pipeline_s
-        of = Gantt(
+        of = blocks.Gantt(
             note=f"The pipeline takes {format_seconds(step.pipeline_s)} of the step; "
             f"{format_seconds(after_s)} after it, for synchronisation, optimizer and overhead, are "
             f"not drawn. {panel.num_bars:,} actions, simulated one by one."
         )
-    return section("schedule", "Schedule and memory over time", of)
+    return blocks.section("schedule", "Schedule and memory over time", of)
 
 
 # Why a step is not faster: its largest parts, and what sets each of them
@@ -319,22 +297,22 @@ def step_figures(document: Stepped, *, peak_bytes: float | None, layout: str) ->
     )
 
 
-def step_sections(subject: Subject[ModelEstimateResult]) -> Iterator[Section]:
+def step_sections(subject: Subject[ModelEstimateResult]) -> Iterator[blocks.Section]:
     """Ranks in a table and in bars, schedule, network; nothing without a step."""
     priced, limit = subject.priced, subject.document.memory_limit_bytes
     if priced is None:
         return
-    yield section("plan", "The run", rank_table(priced_rows(priced, limit)))
+    yield blocks.section("plan", "The run", plan_view.rank_table(priced_rows(priced, limit)))
     held = memory_bars(
         enumerate(stage.memory for stage in priced.step.stages),
         limit,
         title="Memory of a device at its fullest, by rank",
     )
-    yield section("ranks", "Time and memory of the ranks", time_bars(priced), held)
+    yield blocks.section("ranks", "Time and memory of the ranks", time_bars(priced), held)
     if subject.panel is not None:
         yield schedule_section(subject.panel, priced)
     if priced.network:
-        yield section("network", "Network", *network_blocks(priced))
+        yield blocks.section("network", "Network", *network_blocks(priced))
 
 
 # What a reader sees first: the verdict, what to change, where time and memory go
@@ -348,17 +326,17 @@ _FAR: Final = 0.05  # of a step: what is slower by more is marked
 _NOTICED: Final = 0.002  # of a step: less imbalance is no bar of its own
 
 
-def plan_verdict(document: ModelPlanResult) -> Verdict:
+def plan_verdict(document: ModelPlanResult) -> blocks.Verdict:
     """Whether a plan fits, how long its step takes, and what stands behind that."""
     if document.step_time_s is None:
         why = document.binding.description if document.binding else "no plan was found in time"
         none = str(document.status) == "infeasible"
-        return Verdict(state="Nothing fits" if none else "No plan yet", said=why, tone="bad")
+        return blocks.Verdict(state="Nothing fits" if none else "No plan yet", said=why, tone="bad")
     if document.groups:
         room = "every kind of device" if document.fits else "not every kind of device"
         said = f"on {room}."
     else:
-        rank = fullest_rank(document)
+        rank = plan_view.fullest_rank(document)
         held = document.ranks[rank].memory_bytes
         limit = document.memory_limit_bytes or 0.0
         kept = document.request.overheads or NO_OVERHEADS
@@ -366,16 +344,16 @@ def plan_verdict(document: ModelPlanResult) -> Verdict:
     low, high = document.step_time_low_s, document.step_time_high_s
     if document.fit_probability is not None:
         said += f" It {fit_line(document)}."
-    fits = document.fits is not False
-    return Verdict(
+    fits, fitted = document.fits is not False, plan_view.is_fitted(document)
+    return blocks.Verdict(
         state="Fits" if fits else "Does not fit",
-        said=f"{said} {_step(document.step_time_s, low, high, fitted=is_fitted(document))}",
+        said=f"{said} {_step(document.step_time_s, low, high, fitted=fitted)}",
         tone="good" if fits else "bad",
         evidence=evidence(document.assumptions),
     )
 
 
-def estimate_verdict(document: ModelEstimateResult) -> Verdict:
+def estimate_verdict(document: ModelEstimateResult) -> blocks.Verdict:
     """Whether a run fits, how long its step takes, and what stands behind that."""
     said = _room(
         document.heaviest_rank,
@@ -388,7 +366,7 @@ def estimate_verdict(document: ModelEstimateResult) -> Verdict:
     low, high = document.step_time_low_s, document.step_time_high_s
     fitted = document.assumptions.get("times", "").startswith("fitted:")
     state = str(document.verdict)
-    return Verdict(
+    return blocks.Verdict(
         state=state[:1].upper() + state[1:],
         said=f"{said} {_step(document.step_time_s, low, high, fitted=fitted)}",
         tone={"fits": "good", "tight": "warn"}.get(state, "bad"),
@@ -413,7 +391,7 @@ def _step(step_s: float, low_s: float | None, high_s: float | None, *, fitted: b
 
 def evidence(assumptions: Mapping[str, str]) -> tuple[str, ...]:
     """The sentences that a step rests on."""
-    lines = (*evidence_line(assumptions), *unfitted_line(assumptions))
+    lines = (*plan_view.evidence_line(assumptions), *plan_view.unfitted_line(assumptions))
     return tuple(f"{line[:1].upper()}{line[1:]}." for line in lines)
 
 
@@ -421,22 +399,22 @@ def evidence(assumptions: Mapping[str, str]) -> tuple[str, ...]:
 # ----------------------
 
 
-def plan_changes(subject: Subject[Any]) -> ChangeList | None:
+def plan_changes(subject: Subject[Any]) -> blocks.ChangeList | None:
     """The changes of a plan, each with its whole command; None where there is none."""
     document: ModelPlanResult = subject.document
     return _listed(changes_of(document), subject.command, fixes=document.step_time_s is None)
 
 
-def fixing_changes(relaxations: Iterable[Relaxation], command: str) -> ChangeList | None:
+def fixing_changes(relaxations: Iterable[Relaxation], command: str) -> blocks.ChangeList | None:
     """What would each make a plan fit, with the whole command; None where nothing is known."""
     return _listed(fixes_of(relaxations), command, fixes=True)
 
 
-def estimate_changes(subject: Subject[ModelEstimateResult]) -> ChangeList | None:
+def estimate_changes(subject: Subject[ModelEstimateResult]) -> blocks.ChangeList | None:
     """What would make a run fit, each with its whole command; None where nothing is known."""
     document = subject.document
     rows = tuple(
-        ChangeRow(
+        blocks.ChangeRow(
             what=each.description,
             step=format_seconds(each.step_time_s),
             against=f"{each.device_time_ratio - 1:+.1%}",
@@ -449,7 +427,9 @@ def estimate_changes(subject: Subject[ModelEstimateResult]) -> ChangeList | None
     )
     if not rows:
         return None
-    return ChangeList(rows=rows, title="Any one of these makes it fit", against="device time")
+    return blocks.ChangeList(
+        rows=rows, title="Any one of these makes it fit", against="device time"
+    )
 
 
 def _step_of(change: Change) -> str:
@@ -458,9 +438,9 @@ def _step_of(change: Change) -> str:
     return f"{'≤ ' if change.is_bound else ''}{format_seconds(change.step_time_s)}"
 
 
-def _listed(found: Iterable[Change], command: str, *, fixes: bool) -> ChangeList | None:
+def _listed(found: Iterable[Change], command: str, *, fixes: bool) -> blocks.ChangeList | None:
     rows = tuple(
-        ChangeRow(
+        blocks.ChangeRow(
             what=each.what,
             step=_step_of(each),
             against="" if each.ratio is None else f"{each.ratio - 1:+.1%}",
@@ -474,9 +454,9 @@ def _listed(found: Iterable[Change], command: str, *, fixes: bool) -> ChangeList
     if not rows:
         return None
     if fixes:
-        return ChangeList(rows=rows, title="Any one of these is enough")
+        return blocks.ChangeList(rows=rows, title="Any one of these is enough")
     note = "Each row was found and priced. Its options, added to the command, ask for it."
-    return ChangeList(rows=rows, note=note)
+    return blocks.ChangeList(rows=rows, note=note)
 
 
 def _tone(ratio: float) -> str:
@@ -503,7 +483,7 @@ def _with(command: str, options: str) -> str:
 
 def first_pictures(
     priced: PricedStep | None, document: ModelPlanResult | ModelEstimateResult
-) -> tuple[BarChart, ...]:
+) -> tuple[blocks.BarChart, ...]:
     """The step of the busiest rank beside that of the average rank, and the fullest device."""
     if priced is None:
         return ()
@@ -516,14 +496,14 @@ def first_pictures(
     return step_bars(priced), held
 
 
-def step_bars(priced: PricedStep) -> BarChart:
+def step_bars(priced: PricedStep) -> blocks.BarChart:
     """Where the step goes on the busiest rank, and on average over the ranks.
 
     What ranks wait for slower ones is imbalance, what the busiest waits, too, is the bubble.
     """
     step_s, busiest = priced.step.step_time_s, priced.busiest_rank
     own = priced.parts_of_rank_s[busiest]
-    bars = [Bar(label="busiest", parts=time_parts(own), total=format_seconds(step_s))]
+    bars = [blocks.Bar(label="busiest", parts=time_parts(own), total=format_seconds(step_s))]
     count = len(priced.parts_of_rank_s)
     note = ""
     if count > 1:
@@ -533,27 +513,31 @@ def step_bars(priced: PricedStep) -> BarChart:
         if uneven_s > _NOTICED * step_s:
             mean |= {name: own[name] for name in waits}
             parts = (*time_parts(mean), _imbalance(uneven_s))
-            bars.append(Bar(label="average", parts=parts, total=f"{uneven_s / step_s:.1%} idle"))
+            bars.append(
+                blocks.Bar(label="average", parts=parts, total=f"{uneven_s / step_s:.1%} idle")
+            )
             note = (
                 f"The average rank waits {uneven_s / step_s:.1%} of the step for slower ones; "
                 f"{sum(own[name] for name in waits) / step_s:.1%} is fill, drain and transfers."
             )
-    return BarChart(
+    return blocks.BarChart(
         title="Where the step goes", bars=tuple(bars), label="rank of the pipeline", note=note
     )
 
 
-def _imbalance(amount_s: float) -> Part:
+def _imbalance(amount_s: float) -> blocks.Part:
     text = format_seconds(amount_s)
-    return Part(kind="imbalance", label="imbalance", amount=amount_s, text=text)
+    return blocks.Part(kind="imbalance", label="imbalance", amount=amount_s, text=text)
 
 
 def first_blocks(
-    verdict: Verdict, changes: ChangeList | None, pictures: tuple[BarChart, ...]
+    verdict: blocks.Verdict,
+    changes: blocks.ChangeList | None,
+    pictures: tuple[blocks.BarChart, ...],
 ) -> Iterator[Any]:
     """The verdict over the changes, with the pictures beside them."""
     yield verdict
     if changes is not None and pictures:
-        yield Beside(left=(changes,), right=pictures)
+        yield blocks.Beside(left=(changes,), right=pictures)
     else:
         yield from filter(None, (changes, *pictures))

@@ -7,23 +7,20 @@ document; what could not be is left out, with the reason.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from trainwright.cluster import Cluster
 from trainwright.documents.calibration import constant_table, constants_of
-from trainwright.documents.view import Facts, Notes
-from trainwright.pages.blocks import Code, folded, section
+from trainwright.documents.view import Facts, Notes, Table
+from trainwright.pages.blocks import Code, Section, folded, section
+from trainwright.plans.plan import Embedded
+from trainwright.plans.prediction import LevelUse, StepPrediction
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from trainwright.cluster import Cluster
     from trainwright.documents.verification import VerificationResult
-    from trainwright.documents.view import Table
-    from trainwright.pages.blocks import Section
     from trainwright.pages.gantt import GanttPanel
-    from trainwright.plans.plan import Embedded
-    from trainwright.plans.prediction import LevelUse, StepPrediction
 
 Document = TypeVar("Document")
 

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from trainwright.documents import validation, verification
 from trainwright.documents.printing import counted
-from trainwright.documents.validation import (
-    QUANTITIES,
-    error_table,
-    interval_table,
-    is_ranked,
-    ranking_table,
-    rows_table,
-    skipped_table,
-)
-from trainwright.documents.verification import LEVELS, Outcome, check_table
-from trainwright.documents.view import Notes, table_of, words
+from trainwright.documents.view import Notes, Table, table_of, words
 from trainwright.pages.blocks import (
+    BarChart,
+    Card,
     Point,
+    Scatter,
+    Section,
     Verdict,
     card,
     folded,
@@ -26,22 +22,19 @@ from trainwright.pages.blocks import (
     plain_bars,
     section,
 )
-from trainwright.pages.subject import Content, Figure, provenance_section, reproduce_section
+from trainwright.pages.subject import (
+    Content,
+    Figure,
+    Subject,
+    provenance_section,
+    reproduce_section,
+)
 from trainwright.units import format_seconds
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from trainwright.documents.validation import ValidationResult
-    from trainwright.documents.verification import Control, VerificationResult
-    from trainwright.documents.view import Table
-    from trainwright.pages.blocks import BarChart, Card, Scatter, Section
-    from trainwright.pages.subject import Content, Subject
 
 _MOST_RUNS: Final = 500  # in the table, those with the largest error of time first
 
 
-def validation_content(subject: Subject[ValidationResult]) -> Content:
+def validation_content(subject: Subject[validation.ValidationResult]) -> Content:
     """Everything the page says about predictions beside measurements."""
     document = subject.document
     rows = sum(dataset.rows for dataset in document.datasets)
@@ -55,7 +48,7 @@ def validation_content(subject: Subject[ValidationResult]) -> Content:
     )
 
 
-def _figures(document: ValidationResult) -> Iterator[Figure]:
+def _figures(document: validation.ValidationResult) -> Iterator[Figure]:
     for dataset in document.datasets:
         if dataset.time is not None:
             value = dataset.time.mape
@@ -63,36 +56,38 @@ def _figures(document: ValidationResult) -> Iterator[Figure]:
             yield Figure(key=key, title=f"{dataset.name}, time", value=value, text=f"{value:.1%}")
 
 
-def _sections(subject: Subject[ValidationResult]) -> Iterator[Section]:
+def _sections(subject: Subject[validation.ValidationResult]) -> Iterator[Section]:
     document = subject.document
     first = (*_answer(document), *_agreement(document))
     yield section("summary", "The answer", *first, label="Answer", cards=_cards(document))
-    errors = (*_error_bars(document), error_table(document))
+    errors = (*_error_bars(document), validation.error_table(document))
     yield section("errors", "How far predictions are off", *errors)
-    if is_ranked(document):
-        ranked = (ranking_table(document), interval_table(document))
+    if validation.is_ranked(document):
+        ranked = (validation.ranking_table(document), validation.interval_table(document))
         yield section("ranking", "Which layout is faster, and how sure", *ranked)
     else:
         title = "How sure predictions are"
-        yield section("ranking", title, interval_table(document), label="Ranges")
+        yield section("ranking", title, validation.interval_table(document), label="Ranges")
     if any(dataset.runs for dataset in document.datasets):
-        yield folded(section("runs", "Run by run", rows_table(document, most=_MOST_RUNS)))
+        yield folded(
+            section("runs", "Run by run", validation.rows_table(document, most=_MOST_RUNS))
+        )
     if any(dataset.skipped for dataset in document.datasets):
-        left_out = skipped_table(document)
+        left_out = validation.skipped_table(document)
         yield folded(section("skipped", "Not modelled", left_out, label="Not modelled"))
     stated = {"measured runs": document.folder, "layer times": document.profiles or "none"}
     yield provenance_section(subject, stated)
     yield reproduce_section(subject)
 
 
-def _timed(document: ValidationResult) -> tuple[int, float]:
+def _timed(document: validation.ValidationResult) -> tuple[int, float]:
     """Configurations with a measured step, and the mean relative error of theirs."""
     timed = [d.time for d in document.datasets if d.time is not None]
     runs = sum(record.n for record in timed)
     return runs, sum(record.mape * record.n for record in timed) / (runs or 1)
 
 
-def _answer(document: ValidationResult) -> Iterator[Verdict]:
+def _answer(document: validation.ValidationResult) -> Iterator[Verdict]:
     """How far step times are off, and how often their ranges hold."""
     runs, mean = _timed(document)
     if not runs:
@@ -105,7 +100,7 @@ def _answer(document: ValidationResult) -> Iterator[Verdict]:
     yield Verdict(state=f"{mean:.1%} off", said=said, tone="plain")
 
 
-def _cards(document: ValidationResult) -> Iterator[Card]:
+def _cards(document: validation.ValidationResult) -> Iterator[Card]:
     runs, mean = _timed(document)
     if runs:
         note = f"mean over {counted(runs, 'configuration')}"
@@ -120,7 +115,7 @@ def _cards(document: ValidationResult) -> Iterator[Card]:
     yield card("not modelled", f"{skipped:,}", "rows, each with its reason")
 
 
-def _agreement(document: ValidationResult) -> Iterator[Scatter]:
+def _agreement(document: validation.ValidationResult) -> Iterator[Scatter]:
     """Predicted against measured steps, those with the largest errors of many."""
     runs = [
         (abs(run.step_time_s / run.measured_step_time_s - 1), dataset.name, run)
@@ -148,9 +143,9 @@ def _agreement(document: ValidationResult) -> Iterator[Scatter]:
         yield lay_out_agreement(points)
 
 
-def _error_bars(document: ValidationResult) -> Iterator[BarChart]:
+def _error_bars(document: validation.ValidationResult) -> Iterator[BarChart]:
     """One chart per quantity: mean and worst decile of each file."""
-    for field, label in QUANTITIES:
+    for field, label in validation.QUANTITIES:
         found = [(d.name, getattr(d, field)) for d in document.datasets]
         rows = [
             (name, record.mape, f"{record.mape:.1%}", f"{record.mape:.1%} of {record.n}")
@@ -170,7 +165,7 @@ _CARDS: Final = frozenset({"verification", "verified"})  # that pages have by th
 _BEFORE: Final = frozenset({"provenance", "reproduce"})
 
 
-def with_verification(content: Content, found: VerificationResult) -> Content:
+def with_verification(content: Content, found: verification.VerificationResult) -> Content:
     """The content with the verdict in its summary and every check before the sources."""
     sections = [
         replace(each, cards=(*_others(each), _card(found))) if each.name == "summary" else each
@@ -185,27 +180,27 @@ def _others(found: Section) -> tuple[Card, ...]:
     return tuple(each for each in found.cards if each.label not in _CARDS)
 
 
-def _card(found: VerificationResult) -> Card:
+def _card(found: verification.VerificationResult) -> Card:
     if found.interrupted:
         return card("verification", "interrupted", tone="warn")
     if not found.passed:
-        failed = [check for check in found.checks if check.outcome is Outcome.FAIL]
+        failed = [check for check in found.checks if check.outcome is verification.Outcome.FAIL]
         where = f"level {failed[0].level}, {failed[0].name}" if failed else "a control got through"
         return card("verification", "failed", where, "bad")
-    done = [check.level for check in found.checks if check.outcome is Outcome.PASS]
+    done = [check.level for check in found.checks if check.outcome is verification.Outcome.PASS]
     note = f"{counted(len(done), 'check')}, level {max(done)}: {_said(max(done), found)}"
     return card("verification", "passed", note, "good")
 
 
-def _said(level: int, found: VerificationResult) -> str:
+def _said(level: int, found: verification.VerificationResult) -> str:
     if level == 2 and found.runs:
         run = found.runs[0]
         return f"gradients of a real run on {run.num_ranks * run.num_replicas} processes"
     return {0: "its orders are legal"}.get(level, "replayed unfolded")
 
 
-def _section(found: VerificationResult) -> Section:
-    blocks: list[Table | Notes] = [check_table(found)]
+def _section(found: verification.VerificationResult) -> Section:
+    blocks: list[Table | Notes] = [verification.check_table(found)]
     if found.controls:
         blocks.append(_controls(found.controls))
     if found.notes:
@@ -214,7 +209,7 @@ def _section(found: VerificationResult) -> Section:
     return section("verification", "Does it train the same model?", *blocks)
 
 
-def _controls(controls: tuple[Control, ...]) -> Table:
+def _controls(controls: tuple[verification.Control, ...]) -> Table:
     return table_of(
         "Broken on purpose",
         (
@@ -226,7 +221,7 @@ def _controls(controls: tuple[Control, ...]) -> Table:
         (
             (
                 each.name,
-                f"{each.level} {LEVELS[each.level]}",
+                f"{each.level} {verification.LEVELS[each.level]}",
                 "yes" if each.caught else "NO",
                 each.said,
             )

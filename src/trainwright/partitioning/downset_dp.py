@@ -10,7 +10,7 @@ NeurIPS 2021).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
@@ -22,15 +22,10 @@ from trainwright.execution import Budget, Progress
 from trainwright.partitioning.evaluate import evaluate, time_per_sample_s
 from trainwright.plans import Plan, Stage, StageCost
 from trainwright.plans.status import Status, relative_gap
-from trainwright.profile import CostTable, Recompute, Setting
+from trainwright.profile import CostTable, Profile, Recompute, Setting, Structure
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
-
-    from trainwright.plans import Stage, StageCost
-    from trainwright.profile import CostTable, Profile, Setting, Structure
 
 # Profile and setting → the flat arrays of the native partitioner, and its answer → a plan
 # ----------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import fsum
@@ -21,18 +21,14 @@ import numpy as np
 
 from trainwright._native import _core
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature, refuse
-from trainwright.execution import Progress
+from trainwright.execution import Budget, Progress
 from trainwright.plans.status import OPTIMAL_TOLERANCE, Status, relative_gap
-from trainwright.profile.profile import Optimizer
+from trainwright.profile.profile import Optimizer, PlacementCase, Setting, WidthTable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from numpy.typing import NDArray
 
     from trainwright.arrays import Floats, Ints
-    from trainwright.execution import Budget
-    from trainwright.profile.profile import PlacementCase, Setting, WidthTable
 
 
 # What a placement costs beyond its layers: the published rules, and ours

@@ -5,15 +5,18 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
 from trainwright.errors import InvalidInput, UnsupportedFeature
+from trainwright.execution import Budget
 from trainwright.partitioning.downset_dp import Restrictions, solve
 from trainwright.partitioning.placement import (
+    PlacedCost,
     PlacedPlan,
     PlacementOutcome,
+    PlacementRules,
     fits,
     held_by,
     needs_recompute,
@@ -34,13 +37,8 @@ from trainwright.profile import (
     StaticKind,
     Structure,
 )
+from trainwright.profile.profile import FixedStrategy, PlacementCase, WidthTable
 from trainwright.units import format_bytes, format_bytes_up
-
-if TYPE_CHECKING:
-    from trainwright.execution import Budget
-    from trainwright.partitioning.placement import PlacedCost, PlacementRules
-    from trainwright.profile.profile import FixedStrategy, PlacementCase, WidthTable
-
 
 # A strategy stated beside a placement problem, priced next to the optimum
 # ------------------------------------------------------------------------

@@ -10,15 +10,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from trainwright.errors import Fault, InvalidInput
-from trainwright.partitioning.downset_dp import (
-    UNRESTRICTED,
-    PartitionOutcome,
-    Restrictions,
-    recompute_least,
-    solve,
-    surviving_data_degrees,
-    surviving_rows,
-)
+from trainwright.execution import Budget
+from trainwright.partitioning import downset_dp
 from trainwright.partitioning.evaluate import (
     PriceList,
     evaluate,
@@ -45,9 +38,6 @@ from trainwright.units import format_bytes, format_bytes_up
 
 if TYPE_CHECKING:
     from trainwright.arrays import Floats, Ints
-    from trainwright.execution import Budget
-    from trainwright.partitioning.downset_dp import Restrictions
-    from trainwright.profile import Profile, Setting
 
 # The equal-split baseline: as many like stages as possible, everything else uniform
 # ----------------------------------------------------------------------------------
@@ -70,7 +60,7 @@ def plan_equal(
     setting: Setting,
     *,
     block_layer: str | None = BLOCK_LAYER,
-    restrictions: Restrictions = UNRESTRICTED,
+    restrictions: downset_dp.Restrictions = downset_dp.UNRESTRICTED,
 ) -> Plan | None:
     """Return the fastest equal split of `profile`, or `None` where none fits into memory.
 
@@ -80,7 +70,7 @@ def plan_equal(
     """
     prices = read_prices(profile)
     choices = _uniform_choices(profile, prices, restrictions)
-    degrees = np.array(surviving_data_degrees(setting, restrictions), dtype=np.int64)
+    degrees = np.array(downset_dp.surviving_data_degrees(setting, restrictions), dtype=np.int64)
     with np.errstate(over="ignore"):  # a time beyond all floats is a bad time, not a fault
         candidates = [
             candidate
@@ -140,9 +130,9 @@ class _Candidate(NamedTuple):
 
 
 def _uniform_choices(
-    profile: Profile, prices: PriceList, restrictions: Restrictions
+    profile: Profile, prices: PriceList, restrictions: downset_dp.Restrictions
 ) -> tuple[_Choice, ...]:
-    kept = surviving_rows(profile.costs, restrictions)
+    kept = downset_dp.surviving_rows(profile.costs, restrictions)
     offers = [prices.options_of(index) for index in range(len(prices.layer_ids))]
     return tuple(
         _choice(t, option, np.array([offer[t, option] for offer in offers]), profile, prices)
@@ -330,12 +320,17 @@ class Feasibility:
 
     profile: Profile
     setting: Setting
-    restrictions: Restrictions
+    restrictions: downset_dp.Restrictions
     budget: Budget
 
     @classmethod
     def of(
-        cls, profile: Profile, setting: Setting, *, restrictions: Restrictions, budget: Budget
+        cls,
+        profile: Profile,
+        setting: Setting,
+        *,
+        restrictions: downset_dp.Restrictions,
+        budget: Budget,
     ) -> Feasibility:
         """The question whether `profile` fits."""
         return cls(
@@ -345,9 +340,11 @@ class Feasibility:
             budget=budget,
         )
 
-    def outcome(self) -> PartitionOutcome:
+    def outcome(self) -> downset_dp.PartitionOutcome:
         """A plan that fits, or the proof that none does, or neither where time ran out."""
-        return solve(self.profile, self.setting, restrictions=self.restrictions, budget=self.budget)
+        return downset_dp.solve(
+            self.profile, self.setting, restrictions=self.restrictions, budget=self.budget
+        )
 
     def fits(self) -> bool:
         """Whether a plan that fits was found."""
@@ -361,14 +358,14 @@ class Feasibility:
         """The same question for another number of devices."""
         return replace(self, setting=replace(self.setting, num_devices=num_devices))
 
-    def with_restrictions(self, restrictions: Restrictions) -> Feasibility:
+    def with_restrictions(self, restrictions: downset_dp.Restrictions) -> Feasibility:
         """The same question under other restrictions."""
         return replace(self, restrictions=restrictions)
 
     def least_per_layer(self) -> list[float]:
         """For each layer the least bytes of one microbatch over all its options; inf if none."""
         costs = self.profile.costs
-        kept = surviving_rows(costs, self.restrictions)
+        kept = downset_dp.surviving_rows(costs, self.restrictions)
         kept &= costs.tensor_parallel <= self.setting.num_devices
         with np.errstate(over="ignore"):
             total = costs.saved_bytes + costs.total_static_bytes
@@ -445,7 +442,7 @@ class Diagnosis:
 
 
 def diagnose(
-    profile: Profile, setting: Setting, *, restrictions: Restrictions, budget: Budget
+    profile: Profile, setting: Setting, *, restrictions: downset_dp.Restrictions, budget: Budget
 ) -> Diagnosis:
     """Explain an infeasible problem; the budget bounds how finely the changes are searched."""
     question = Feasibility.of(profile, setting, restrictions=restrictions, budget=budget)
@@ -539,7 +536,9 @@ def _relaxations(question: Feasibility, memory_bytes: float | None) -> Iterator[
             yield fix
 
 
-def lifted(restrictions: Restrictions) -> Iterator[tuple[Relaxation, Restrictions]]:
+def lifted(
+    restrictions: downset_dp.Restrictions,
+) -> Iterator[tuple[Relaxation, downset_dp.Restrictions]]:
     """Each thing that was switched off, with the restrictions that allow it."""
     if not restrictions.recompute:
         fix = Relaxation(change="recompute", description="allow recomputation")
@@ -564,17 +563,17 @@ def search(
     profile: Profile,
     setting: Setting,
     *,
-    restrictions: Restrictions,
+    restrictions: downset_dp.Restrictions,
     planner: str | PlugIn,
     block_layer: str | None,
     budget: Budget,
-) -> PartitionOutcome:
+) -> downset_dp.PartitionOutcome:
     """The outcome of the named planner, "exact" or "equal", or of somebody else's."""
     if isinstance(planner, PlugIn):
         return judged(planner, profile, setting, restrictions=restrictions, budget=budget)
     if planner == "exact":
-        found = solve(profile, setting, restrictions=restrictions, budget=budget)
-        return recompute_least(found, profile, setting, restrictions=restrictions)
+        found = downset_dp.solve(profile, setting, restrictions=restrictions, budget=budget)
+        return downset_dp.recompute_least(found, profile, setting, restrictions=restrictions)
     return equal_split(
         profile, setting, restrictions=restrictions, block_layer=block_layer, budget=budget
     )
@@ -585,9 +584,9 @@ def judged(
     profile: Profile,
     setting: Setting,
     *,
-    restrictions: Restrictions,
+    restrictions: downset_dp.Restrictions,
     budget: Budget,
-) -> PartitionOutcome:
+) -> downset_dp.PartitionOutcome:
     """The plan of somebody else's partitioner, priced as ours, with the bound that ours proves.
 
     Raises `InvalidInput` with its name and every rule that the plan breaks; a plan must fit.
@@ -595,11 +594,11 @@ def judged(
     started_s = budget.cpu_s
     plan = planner.call(Plan, profile, setting, restrictions)
     solver_s = budget.cpu_s - started_s
-    best = solve(profile, setting, restrictions=restrictions, budget=budget)
+    best = downset_dp.solve(profile, setting, restrictions=restrictions, budget=budget)
     if plan is None:
         if best.status is Status.INFEASIBLE:
             return replace(best, solver_s=solver_s)
-        return PartitionOutcome(
+        return downset_dp.PartitionOutcome(
             status=Status.UNKNOWN,
             plan=None,
             stage_costs=(),
@@ -618,7 +617,7 @@ def judged(
         raise planner.fault(f"has a stage ({over.stage}) that needs {missing} more than there is")
     time_s = time_per_sample_s(costs)
     is_best = relative_gap(time_s, best.lower_bound_s) <= OPTIMAL_TOLERANCE
-    return PartitionOutcome(
+    return downset_dp.PartitionOutcome(
         status=Status.OPTIMAL if is_best else Status.GAP,
         plan=plan,
         stage_costs=costs,
@@ -630,13 +629,13 @@ def judged(
 
 
 def _restricted(
-    plan: Plan, profile: Profile, setting: Setting, restrictions: Restrictions
+    plan: Plan, profile: Profile, setting: Setting, restrictions: downset_dp.Restrictions
 ) -> Iterator[Fault]:
     """Degrees and options that the plan uses and the restrictions exclude."""
-    kept, costs = surviving_rows(profile.costs, restrictions), profile.costs
+    kept, costs = downset_dp.surviving_rows(profile.costs, restrictions), profile.costs
     rows = np.flatnonzero(kept).tolist()
     allowed = {(int(costs.tensor_parallel[row]), costs.option_ids[row]) for row in rows}
-    degrees = surviving_data_degrees(setting, restrictions)
+    degrees = downset_dp.surviving_data_degrees(setting, restrictions)
     for index, stage in enumerate(plan.stages):
         if stage.data_parallel not in degrees:
             yield Fault(f"stages[{index}]", f"data parallel {stage.data_parallel} is not allowed")
@@ -650,15 +649,15 @@ def equal_split(
     profile: Profile,
     setting: Setting,
     *,
-    restrictions: Restrictions,
+    restrictions: downset_dp.Restrictions,
     block_layer: str | None,
     budget: Budget,
-) -> PartitionOutcome:
+) -> downset_dp.PartitionOutcome:
     """The best equal split. It proves nothing, so its bound is 0 and it is never `infeasible`."""
     started_s = budget.cpu_s
     plan = plan_equal(profile, setting, restrictions=restrictions, block_layer=block_layer)
     costs = evaluate(plan, profile, setting) if plan is not None else ()
-    return PartitionOutcome(
+    return downset_dp.PartitionOutcome(
         status=Status.UNKNOWN if plan is None else Status.GAP,
         plan=plan,
         stage_costs=costs,
@@ -678,7 +677,7 @@ def baselines(
     profile: Profile,
     setting: Setting,
     *,
-    restrictions: Restrictions,
+    restrictions: downset_dp.Restrictions,
     best_time_s: float | None,
     block_layer: str | None,
     budget: Budget,
@@ -702,7 +701,9 @@ def baselines(
         )
 
 
-def _modes(restrictions: Restrictions) -> Iterator[tuple[str, str, Restrictions]]:
+def _modes(
+    restrictions: downset_dp.Restrictions,
+) -> Iterator[tuple[str, str, downset_dp.Restrictions]]:
     """(name, planner, restrictions) of each comparison that differs from what was asked."""
     without_tensor = replace(restrictions, tensor_parallel=False)
     if restrictions.data_parallel:

@@ -40,13 +40,12 @@ from trainwright.plans.configuration import (
     Overlap,
     StepSettings,
 )
-from trainwright.plans.plan import DEFAULT_SCHEDULE, Parallelism
+from trainwright.plans.plan import DEFAULT_SCHEDULE, AxisOrder, Parallelism
+from trainwright.plans.schedule import FamilyShape, Placement, Schedule
 from trainwright.profile import Recompute
 
 if TYPE_CHECKING:
     from trainwright.plans.lowered import LoweredSchedule, Timeline
-    from trainwright.plans.plan import AxisOrder
-    from trainwright.plans.schedule import FamilyShape, Placement, Schedule
 
 
 # What an export leaves: files, how to start them, and what they do not say

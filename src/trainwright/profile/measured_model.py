@@ -29,7 +29,7 @@ A profile that says all that the estimator says is left as it is.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
@@ -54,8 +54,6 @@ from trainwright.profile.profile import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
-
     from numpy.typing import NDArray
 
     from trainwright.arrays import Floats, Ints

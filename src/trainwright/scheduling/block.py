@@ -13,29 +13,25 @@ A block may also place a group of g microbatches at once; the next group then st
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
 from trainwright._native import _core
 from trainwright.errors import Fault, refuse
-from trainwright.plans.schedule import Action, ActionKind, Placement, Schedule
+from trainwright.plans.schedule import Action, ActionKind, Placement, Schedule, ScheduleCosts
 from trainwright.scheduling.orders import actions, by_time, one_after_another
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import TypeAlias
-
     from numpy.typing import NDArray
 
     Slots: TypeAlias = NDArray[np.float64]
     from trainwright.arrays import Floats, Ints
-    from trainwright.plans.schedule import ScheduleCosts
 
 _F, _I, _W, _B, _R, *_ = ActionKind
 _ROUNDING = 1e-9

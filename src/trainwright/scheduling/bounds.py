@@ -31,7 +31,15 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 
 from trainwright._native import _core
-from trainwright.plans.schedule import ON_HOST_LINK, ActionKind, Schedule, freeze_arrays
+from trainwright.plans.schedule import (
+    ON_HOST_LINK,
+    ActionKind,
+    Placement,
+    Schedule,
+    ScheduleCosts,
+    ScheduleMemory,
+    freeze_arrays,
+)
 from trainwright.plans.status import Bound, BoundName, Objective, Status
 from trainwright.scheduling.simulate import native_costs, native_memory, native_orders
 
@@ -39,7 +47,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from trainwright.arrays import Floats
-    from trainwright.plans.schedule import Placement, ScheduleCosts, ScheduleMemory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,13 +11,9 @@ from typing import TYPE_CHECKING, Final, Literal
 import numpy as np
 
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature, refuse
-from trainwright.plans.schedule import (
-    ActionKind,
-    Placement,
-    Schedule,
-    broadcast,
-)
-from trainwright.plans.status import OPTIMAL_TOLERANCE, Objective, Status, relative_gap
+from trainwright.plans.lowered import Timeline
+from trainwright.plans.schedule import ActionKind, Placement, Schedule, broadcast
+from trainwright.plans.status import OPTIMAL_TOLERANCE, Bound, Objective, Status, relative_gap
 from trainwright.scheduling.families import FAMILIES, Family, FamilyRequest
 from trainwright.scheduling.orders import cut_stages
 
@@ -25,9 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from trainwright.arrays import Floats
-    from trainwright.plans.lowered import Timeline
     from trainwright.plans.schedule import PerStage, Schedule, ScheduleCosts
-    from trainwright.plans.status import Bound
 
 # What a schedule search is asked, and what it answers
 # ----------------------------------------------------

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,15 +22,12 @@ import numpy as np
 from trainwright.errors import Contradiction, Fault, InvalidInput, MissingExtra, UnsupportedFeature
 from trainwright.plans.schedule import ActionKind, Schedule, TransferModel
 from trainwright.plans.status import OPTIMAL_TOLERANCE, Bound, BoundName, Objective
-from trainwright.scheduling.candidates import Candidate, SearchOutcome, candidates
+from trainwright.scheduling.candidates import Candidate, SearchOutcome, SearchQuestion, candidates
 from trainwright.scheduling.simulate import simulate
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
     from trainwright.arrays import Floats
     from trainwright.execution import Budget
-    from trainwright.scheduling.candidates import SearchQuestion
 
 _F, _I, _W, _B, _R, *_ = ActionKind
 _MAX_DIGITS = 6

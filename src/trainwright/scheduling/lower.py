@@ -35,19 +35,11 @@ from trainwright.plans.lowered import (
     LoweredSchedule,
     refuse_inexpressible,
 )
-from trainwright.plans.schedule import ON_HOST_LINK, ActionKind, ScheduleCosts
-from trainwright.scheduling.simulate import (
-    Wait,
-    all_paired,
-    describe_cycle,
-    simulate,
-    validate,
-)
+from trainwright.plans.schedule import ON_HOST_LINK, ActionKind, Schedule, ScheduleCosts
+from trainwright.scheduling.simulate import Wait, all_paired, describe_cycle, simulate, validate
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from trainwright.plans.schedule import Schedule
 
     Rows = NDArray[np.int64]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import groupby
@@ -30,8 +31,6 @@ from trainwright.scheduling.simulate import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import ArrayLike, NDArray
 
     from trainwright.arrays import Floats

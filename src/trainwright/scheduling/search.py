@@ -31,6 +31,7 @@ import numpy as np
 
 from trainwright._native import _core
 from trainwright.execution import Budget, Progress
+from trainwright.plans.lowered import Timeline
 from trainwright.plans.schedule import (
     Action,
     ActionKind,
@@ -39,7 +40,7 @@ from trainwright.plans.schedule import (
     ScheduleMemory,
     TransferModel,
 )
-from trainwright.plans.status import relative_gap
+from trainwright.plans.status import Bound, relative_gap
 from trainwright.scheduling.bounds import (
     LeastCosts,
     LimitTooSmall,
@@ -64,9 +65,6 @@ from trainwright.scheduling.simulate import native_costs, native_orders, simulat
 
 if TYPE_CHECKING:
     from trainwright.arrays import Floats
-    from trainwright.plans.lowered import Timeline
-    from trainwright.plans.schedule import Schedule
-    from trainwright.plans.status import Bound
 
 _F, _I, _W, _B, _R, _O, _D, _L, *_ = ActionKind
 

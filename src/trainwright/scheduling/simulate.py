@@ -10,13 +10,14 @@ import numpy as np
 
 from trainwright._native import _core
 from trainwright.errors import Fault, InvalidInput
-from trainwright.plans.lowered import CriticalStep, Timeline, WaitsFor
+from trainwright.plans.lowered import CriticalStep, LoweredAction, Timeline, WaitsFor
 from trainwright.plans.schedule import (
     ON_HOST_LINK,
     Action,
     ActionKind,
     Schedule,
     ScheduleCosts,
+    ScheduleMemory,
     TransferModel,
 )
 
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 
     from trainwright._native._core import Simulation
     from trainwright.arrays import Floats
-    from trainwright.plans.lowered import LoweredAction, Timeline
-    from trainwright.plans.schedule import Schedule, ScheduleCosts, ScheduleMemory
 
 
 # What makes orders a legal schedule

@@ -21,12 +21,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
 from trainwright._native import _core
-from trainwright.plans.schedule import Action, ActionKind, Schedule
+from trainwright.plans.lowered import Timeline
+from trainwright.plans.schedule import Action, ActionKind, Placement, Schedule, ScheduleCosts
 from trainwright.plans.status import Objective
 from trainwright.scheduling.bounds import LeastCosts, best_bound
 from trainwright.scheduling.orders import (
@@ -41,15 +42,9 @@ from trainwright.scheduling.orders import (
 from trainwright.scheduling.simulate import native_costs, native_memory, native_orders, simulate
 
 if TYPE_CHECKING:
-    from typing import TypeAlias
-
     from trainwright.arrays import Ints
-    from trainwright.plans.lowered import Timeline
-    from trainwright.plans.schedule import Placement, ScheduleCosts
 
     Order: TypeAlias = Callable[[int], Schedule]  # of a number of microbatches; W left out
-    from collections.abc import Sequence
-
     Stream = tuple[ActionKind, int]
 
 _SMALL = 30_000  # above, orders are judged by fewer microbatches and only their ends reordered

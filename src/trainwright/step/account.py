@@ -7,46 +7,40 @@ come gradients that did not hide, the optimizer, and what every step takes once.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from trainwright.cluster import nested_hops
+from trainwright.cluster import Cluster, NetworkLevel, nested_hops
 from trainwright.cluster.accelerator import Circumstance
 from trainwright.errors import UnsupportedFeature
-from trainwright.plans.configuration import DEFAULT_OVERLAP, NO_OVERHEADS
-from trainwright.plans.prediction import AxisUse, LevelUse
-from trainwright.profile import Recompute, TimeKind
+from trainwright.plans import Plan, StepPrediction
+from trainwright.plans.configuration import (
+    DEFAULT_OVERLAP,
+    NO_OVERHEADS,
+    Configuration,
+    MemoryOverheads,
+    Overlap,
+)
+from trainwright.plans.lowered import Timeline
+from trainwright.plans.prediction import AxisUse, LevelUse, MixedPrediction, StagePrediction
+from trainwright.plans.schedule import Schedule, ScheduleMemory
+from trainwright.profile import CostTable, Profile, Recompute, TimeKind
 from trainwright.scheduling.simulate import simulate
+from trainwright.step import predict
 from trainwright.step.memory import memory_of_actions, rank_peaks
 from trainwright.step.pipeline import schedule_of
 from trainwright.step.pools import MixedPlacement, as_run_by
-from trainwright.step.predict import (
-    activations_of,
-    assemble_step,
-    pipeline_times,
-    sharing_times,
-    work_of_plan,
-)
 from trainwright.step.stages import Placement, chosen_rows, replica_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from numpy.typing import NDArray
 
     from trainwright.arrays import Floats
-    from trainwright.cluster import Cluster, NetworkLevel
     from trainwright.model import TransformerConfig
-    from trainwright.plans import Plan, StepPrediction
-    from trainwright.plans.configuration import Configuration, MemoryOverheads, Overlap
-    from trainwright.plans.lowered import Timeline
-    from trainwright.plans.prediction import MixedPrediction, StagePrediction
-    from trainwright.plans.schedule import Schedule, ScheduleMemory
-    from trainwright.profile import CostTable, Profile
-    from trainwright.step.predict import Layout, StepWork
 
     Crossing = tuple[str, int]  # name of the outermost level, ranks that meet
 
@@ -407,13 +401,15 @@ def step_timeline(
     Costs memory and time in proportion to the actions, 2 · stages · microbatches. Raises like
     `predict_step`, and `UnsupportedFeature` for stages that branch or differ in degrees.
     """
-    work, layout = work_of_plan(plan, profile, cluster, overlap=overlap, overheads=overheads)
+    work, layout = predict.work_of_plan(
+        plan, profile, cluster, overlap=overlap, overheads=overheads
+    )
     return timeline_of(work, layout)
 
 
-def timeline_of(work: StepWork, layout: Layout) -> Timeline:
+def timeline_of(work: predict.StepWork, layout: predict.Layout) -> Timeline:
     """What a step does on its ranks, action by action."""
-    times = pipeline_times(work, sharing_times(work, layout), layout)
+    times = predict.pipeline_times(work, predict.sharing_times(work, layout), layout)
     schedule = schedule_of(layout.shape, times)
     costs = times.schedule_costs(
         schedule.placement,
@@ -423,10 +419,10 @@ def timeline_of(work: StepWork, layout: Layout) -> Timeline:
     return simulate(schedule, costs)
 
 
-def _memory(work: StepWork, layout: Layout, schedule: Schedule) -> ScheduleMemory:
+def _memory(work: predict.StepWork, layout: predict.Layout, schedule: Schedule) -> ScheduleMemory:
     """Whatever does not come and go with the actions is static."""
-    kept = activations_of(work)
-    step: StepPrediction = assemble_step(work, layout)
+    kept = predict.activations_of(work)
+    step: StepPrediction = predict.assemble_step(work, layout)
     peaks = rank_peaks(schedule, kept)
     static = [
         stage.memory.total_bytes - peak.total_bytes

@@ -29,13 +29,17 @@ from functools import lru_cache
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Final
 
+from trainwright.cluster import Accelerator
+from trainwright.cluster.framework_memory import Figure, FrameworkMemory, Share
 from trainwright.model import CudaGraph, LayerKind, layer_graph
 from trainwright.model.config import WIDE_BITS, Norm
 from trainwright.model.feed_forward import FeedForward
 from trainwright.model.operator import NORM, QUERY_KEY_NORM
 from trainwright.model.recipe import ADAPTER_MARK, is_recorded
 from trainwright.model.run_shape import AUTOCAST
-from trainwright.plans.configuration import even_blocks, run_shape
+from trainwright.plans.configuration import Configuration, even_blocks, run_shape
+from trainwright.plans.plan import Parallelism
+from trainwright.plans.prediction import StageMemory, StepPrediction
 from trainwright.profile import Recompute
 from trainwright.step.fsdp2 import fsdp2_peaks
 from trainwright.step.memory import SHARDS_STATES, SHARDS_WEIGHTS, accounts_for
@@ -44,12 +48,7 @@ from trainwright.step.predict import shape_of
 from trainwright.step.zero import gathered_layers
 
 if TYPE_CHECKING:
-    from trainwright.cluster import Accelerator
-    from trainwright.cluster.framework_memory import Figure, FrameworkMemory, Share
     from trainwright.model import LayerClass, LayerGraph, Precision, Recipe, TransformerConfig
-    from trainwright.plans.configuration import Configuration
-    from trainwright.plans.plan import Parallelism
-    from trainwright.plans.prediction import StageMemory, StepPrediction
 
 _NORMAL: Final = NormalDist()
 _Z90: Final = _NORMAL.inv_cdf(0.95)

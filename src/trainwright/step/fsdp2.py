@@ -33,6 +33,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Final
@@ -40,22 +41,16 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from trainwright.model.recipe import STATE_BYTES
-from trainwright.plans.configuration import even_blocks, run_shape
-from trainwright.plans.schedule import ActionKind
+from trainwright.plans.configuration import Configuration, even_blocks, run_shape
+from trainwright.plans.plan import Parallelism
+from trainwright.plans.schedule import ActionKind, Schedule
 from trainwright.profile import Recompute
-from trainwright.step.memory import InputPass, Tape
-from trainwright.step.pipeline import PipelineTimes, peak_shape, placement_of, schedule_of
+from trainwright.step import pipeline
+from trainwright.step.memory import AnyTape, InputPass, Tape
 from trainwright.step.predict import shape_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from trainwright.model import Experts, TransformerConfig
-    from trainwright.plans.configuration import Configuration
-    from trainwright.plans.plan import Parallelism
-    from trainwright.plans.schedule import Schedule
-    from trainwright.step.memory import AnyTape
-    from trainwright.step.pipeline import PipelineShape
 
 _HALF: Final = 2.0  # bytes of a 16-bit number
 _SINGLE: Final = 4.0
@@ -830,7 +825,7 @@ def fsdp2_peaks(model: TransformerConfig, run: Configuration) -> tuple[TensorPea
     `run` is in bf16, in the orders of its family at equal times. Costs about a millisecond for
     every hundred blocks and microbatches.
     """
-    return peaks_under(model, run, even_schedule(run, peak_shape(shape_of(run))))
+    return peaks_under(model, run, even_schedule(run, pipeline.peak_shape(shape_of(run))))
 
 
 def peaks_under(
@@ -864,17 +859,17 @@ def frees_weights(degrees: Parallelism) -> bool:
     return alone or degrees.zero_stage == _SHARDS_WEIGHTS
 
 
-def even_schedule(run: Configuration, shape: PipelineShape | None = None) -> Schedule:
+def even_schedule(run: Configuration, shape: pipeline.PipelineShape | None = None) -> Schedule:
     """The orders of a run, or of another `shape` of it, were all actions equally long."""
     shape = shape_of(run) if shape is None else shape
-    ones = np.ones(len(placement_of(shape).rank_of_stage))
-    times = PipelineTimes(
+    ones = np.ones(len(pipeline.placement_of(shape).rank_of_stage))
+    times = pipeline.PipelineTimes(
         forward_s=ones,
         input_grad_s=ones,
         weight_grad_s=ones,
         transfer_s=np.zeros(len(ones) - 1),
     )
-    return schedule_of(shape, times)
+    return pipeline.schedule_of(shape, times)
 
 
 def _stages(model: TransformerConfig, run: Configuration) -> list[Stage]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
+from collections.abc import Collection, Iterator
 from dataclasses import MISSING, dataclass, fields
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,21 +19,18 @@ import numpy as np
 from trainwright._native import _core
 from trainwright.model.config import Activation, Norm
 from trainwright.model.recipe import unusual
-from trainwright.plans.schedule import ActionKind, ScheduleMemory
+from trainwright.plans.plan import Parallelism
+from trainwright.plans.schedule import ActionKind, Placement, Schedule, ScheduleMemory
 from trainwright.profile import Recompute
 from trainwright.scheduling.families import family_named
 from trainwright.units import MIB
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-
     from numpy.typing import NDArray
 
     from trainwright.arrays import Floats
     from trainwright.model import Recipe, TransformerConfig
     from trainwright.plans.configuration import Configuration
-    from trainwright.plans.plan import Parallelism
-    from trainwright.plans.schedule import Placement, Schedule
 
     Ints = NDArray[np.int32]
 

@@ -20,7 +20,15 @@ import numpy as np
 
 from trainwright._native import _core
 from trainwright.errors import Fault, InvalidInput
-from trainwright.plans.schedule import ActionKind, ScheduleCosts, ScheduleMemory, TransferModel
+from trainwright.plans.plan import SearchedOrder
+from trainwright.plans.schedule import (
+    ActionKind,
+    Placement,
+    Schedule,
+    ScheduleCosts,
+    ScheduleMemory,
+    TransferModel,
+)
 from trainwright.plans.status import Objective
 from trainwright.scheduling.families import ALIASES, FAMILIES, FamilyRequest, family_named
 from trainwright.scheduling.families.family import Steady, without_limits
@@ -31,8 +39,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from trainwright.arrays import Floats
-    from trainwright.plans.plan import SearchedOrder
-    from trainwright.plans.schedule import Placement, Schedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

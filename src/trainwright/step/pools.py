@@ -14,42 +14,30 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, pairwise, product
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trainwright.cluster import Hop, crossed_level, group_hops
+from trainwright.cluster import Cluster, Hop, NetworkLevel, crossed_level, group_hops
 from trainwright.costing.communication import (
+    Lines,
     all_gather_lines,
     all_reduce_lines,
     point_to_point_time_s,
 )
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature, refuse
-from trainwright.plans.configuration import DEFAULT_OVERLAP, NO_OVERHEADS
+from trainwright.plans import Plan, ReplicaGroup
+from trainwright.plans.configuration import DEFAULT_OVERLAP, NO_OVERHEADS, MemoryOverheads, Overlap
 from trainwright.plans.plan import Parallelism
-from trainwright.plans.prediction import ChainPrediction, MixedPrediction
-from trainwright.step.pipeline import (
-    PipelineShape,
-    has_cut_head,
-    placement_of,
-)
-from trainwright.step.predict import (
-    Layout,
-    RankPlace,
-    StepWork,
-    assemble_step,
-    gathered_input_bytes,
-    of_whole_microbatches,
-    predict_step,
-    slices_of_plan,
-    with_throughput,
-    work_of_plan,
-)
+from trainwright.plans.prediction import ChainPrediction, MixedPrediction, StepPrediction
+from trainwright.profile import Profile
+from trainwright.step import predict
+from trainwright.step.pipeline import PipelineShape, has_cut_head, placement_of
 from trainwright.step.stages import (
+    CutHead,
     StageWork,
     cut_bytes,
     cut_head,
@@ -60,17 +48,6 @@ from trainwright.step.stages import (
     without_head,
 )
 from trainwright.step.zero import Replicas, tied_times_s
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from trainwright.cluster import Cluster, NetworkLevel
-    from trainwright.costing.communication import Lines
-    from trainwright.plans import Plan, ReplicaGroup
-    from trainwright.plans.configuration import MemoryOverheads, Overlap
-    from trainwright.plans.prediction import StepPrediction
-    from trainwright.profile import Profile
-    from trainwright.step.stages import CutHead
 
 _WHOLE = 1e-6  # of a microbatch
 
@@ -171,7 +148,7 @@ class MixedPlacement:
         return PipelineShape(
             family=self.plan.schedule,
             num_ranks=p,
-            num_microbatches=slices_of_plan(self.plan) * chain.num_microbatches,
+            num_microbatches=predict.slices_of_plan(self.plan) * chain.num_microbatches,
             virtual_stages=max(1, len(self.plan.stages) // p),
             order=self.plan.order,
         )
@@ -407,7 +384,7 @@ def predict_mixed_step(
     priced = _together(chains, cluster)
     point = next(iter(profiles.values())).point
     devices = zip(placement.devices_used, (pool.accelerator for pool in cluster.pools), strict=True)
-    return with_throughput(
+    return predict.with_throughput(
         priced,
         point,
         plan=plan,
@@ -423,11 +400,11 @@ def mixed_works(
     *,
     overlap: Overlap = DEFAULT_OVERLAP,
     overheads: MemoryOverheads = NO_OVERHEADS,
-) -> tuple[tuple[Chain, StepWork, Layout], ...]:
+) -> tuple[tuple[Chain, predict.StepWork, predict.Layout], ...]:
     """What `predict_mixed_step` simulates of each chain; raises like that."""
     placement = MixedPlacement(plan=plan, cluster=cluster)
     if (alone := _alone(placement, profiles)) is not None:
-        work, layout = work_of_plan(*alone, overlap=overlap, overheads=overheads)
+        work, layout = predict.work_of_plan(*alone, overlap=overlap, overheads=overheads)
         return ((placement.chains[0], work, layout),)
     return tuple(_works(placement, profiles, overlap, overheads))
 
@@ -439,12 +416,12 @@ def _steps(
     overheads: MemoryOverheads,
 ) -> Iterator[tuple[Chain, StepPrediction]]:
     if (alone := _alone(placement, profiles)) is not None:
-        step = predict_step(*alone, overlap=overlap, overheads=overheads)
+        step = predict.predict_step(*alone, overlap=overlap, overheads=overheads)
         yield placement.chains[0], step
         return
-    slices = slices_of_plan(placement.plan)
+    slices = predict.slices_of_plan(placement.plan)
     for chain, work, layout in _works(placement, profiles, overlap, overheads):
-        yield chain, of_whole_microbatches(assemble_step(work, layout), slices)
+        yield chain, predict.of_whole_microbatches(predict.assemble_step(work, layout), slices)
 
 
 def _alone(
@@ -463,18 +440,20 @@ def _works(
     profiles: Mapping[int, Profile],
     overlap: Overlap,
     overheads: MemoryOverheads,
-) -> Iterator[tuple[Chain, StepWork, Layout]]:
+) -> Iterator[tuple[Chain, predict.StepWork, predict.Layout]]:
     pools = placement.cluster.pools
     placement.refuse_coupled()
-    slices = slices_of_plan(placement.plan)
+    slices = predict.slices_of_plan(placement.plan)
     profiles = {pool: in_slices(profile, slices) for pool, profile in profiles.items()}
     replicas = [placement.replicas(rank) for rank in range(placement.degrees.pipeline)]
     for chain in placement.chains:
         places = (
-            RankPlace(accelerator=pools[placement.pool_of(chain, rank)].accelerator, replicas=own)
+            predict.RankPlace(
+                accelerator=pools[placement.pool_of(chain, rank)].accelerator, replicas=own
+            )
             for rank, own in enumerate(replicas)
         )
-        layout = Layout(
+        layout = predict.Layout(
             shape=placement.shape(chain),
             places=tuple(places),
             overlap=overlap,
@@ -509,7 +488,9 @@ def _together(chains: tuple[ChainPrediction, ...], cluster: Cluster) -> MixedPre
     )
 
 
-def _work(placement: MixedPlacement, chain: Chain, profiles: Mapping[int, Profile]) -> StepWork:
+def _work(
+    placement: MixedPlacement, chain: Chain, profiles: Mapping[int, Profile]
+) -> predict.StepWork:
     ranks = placement.rank_of_stage
     heads: tuple[CutHead, ...] = ()
     if has_cut_head(placement.shape(chain)):
@@ -524,7 +505,7 @@ def _work(placement: MixedPlacement, chain: Chain, profiles: Mapping[int, Profil
         placement.level_between(chain, ranks[stage], ranks[stage + 1]) for stage in range(last)
     ]
     times_s = [point_to_point_time_s(b, level) for b, level in zip(sizes, levels, strict=True)]
-    return StepWork(
+    return predict.StepWork(
         stages=works,
         rank_of_stage=ranks,
         transfer_s=np.array(times_s),
@@ -536,7 +517,7 @@ def _work(placement: MixedPlacement, chain: Chain, profiles: Mapping[int, Profil
             ranks,
             lambda one, other: placement.level_between(chain, ranks[one], ranks[other]),
         ),
-        gathered_input_bytes=gathered_input_bytes(placement.degrees, profile),
+        gathered_input_bytes=predict.gathered_input_bytes(placement.degrees, profile),
         heads=heads,
     )
 

@@ -10,12 +10,14 @@ Ignored: contention between transfers of different kinds, the norm of the gradie
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 
+from trainwright.cluster import Accelerator, Cluster
 from trainwright.costing.communication import point_to_point_time_s
 from trainwright.costing.estimate import (
     FUSED_ATTENTION,
@@ -45,37 +47,23 @@ from trainwright.plans import (
 from trainwright.plans.configuration import (
     DEFAULT_OVERLAP,
     NO_OVERHEADS,
+    Configuration,
+    MemoryOverheads,
+    Overlap,
     broken_rules,
     even_blocks,
     offload_faults,
     run_shape,
 )
-from trainwright.profile import ProfilePoint, Recompute, TimeKind
+from trainwright.plans.plan import Parallelism
+from trainwright.plans.prediction import MixedPrediction
+from trainwright.plans.schedule import ScheduleMemory
+from trainwright.profile import CostTable, Profile, ProfilePoint, Recompute, TimeKind
 from trainwright.profile.measured_model import MeasuredModel
 from trainwright.scheduling.families import FAMILIES, family_named
 from trainwright.scheduling.families.one_f_one_b import ONE_F_ONE_B
-from trainwright.step.memory import (
-    RankPeak,
-    StageActivations,
-    memory_of_actions,
-    rank_peaks,
-)
-from trainwright.step.pipeline import (
-    PipelineShape,
-    PipelineStage,
-    PipelineTimes,
-    braids,
-    has_cut_head,
-    hidden_by_pairs_s,
-    keeps_to_room,
-    one_f_one_b_ends_s,
-    peak_shape,
-    pipeline_ends_s,
-    placement_of,
-    schedule_of,
-    slices_of,
-    uses_host,
-)
+from trainwright.step import pipeline, zero
+from trainwright.step.memory import RankPeak, StageActivations, memory_of_actions, rank_peaks
 from trainwright.step.stages import (
     CutHead,
     Placement,
@@ -89,28 +77,10 @@ from trainwright.step.stages import (
     stage_works,
     without_head,
 )
-from trainwright.step.zero import (
-    DataParallelTimes,
-    RankState,
-    Replicas,
-    data_parallel_times,
-    optimizer_time_s,
-    static_shards,
-    tied_times_s,
-    with_offload,
-)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
     from trainwright.arrays import Floats
-    from trainwright.cluster import Accelerator, Cluster
     from trainwright.model import TransformerConfig
-    from trainwright.plans.configuration import Configuration, MemoryOverheads, Overlap
-    from trainwright.plans.plan import Parallelism
-    from trainwright.plans.prediction import MixedPrediction
-    from trainwright.plans.schedule import ScheduleMemory
-    from trainwright.profile import CostTable, Profile
     from trainwright.profile.measured_model import Trained
 
     Feeds = tuple[tuple[int, float, float], ...]  # (stage, seconds of one transfer, bytes)
@@ -127,14 +97,14 @@ class RankPlace:
     """Where a pipeline rank runs: the kind of its devices, and the groups that replicate it."""
 
     accelerator: Accelerator
-    replicas: Replicas
+    replicas: zero.Replicas
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
     """The pipeline's shape, where each rank runs, and what overlaps."""
 
-    shape: PipelineShape
+    shape: pipeline.PipelineShape
     places: tuple[RankPlace, ...]
     overlap: Overlap
     overheads: MemoryOverheads
@@ -199,9 +169,9 @@ def simulated_step(work: StepWork, layout: Layout) -> StepPrediction:
     m, p = layout.shape.num_microbatches, layout.shape.num_ranks
     sharing = sharing_times(work, layout)
     times = pipeline_times(work, sharing, layout)
-    ends_s = pipeline_ends_s(layout.shape, times)
+    ends_s = pipeline.pipeline_ends_s(layout.shape, times)
     peaks = _peaks(work, layout.shape, times)
-    hidden_s = hidden_by_pairs_s(layout.shape, times)
+    hidden_s = pipeline.hidden_by_pairs_s(layout.shape, times)
     stages = tuple(
         _less_hidden(_rank(work, sharing, layout, rank, peaks[rank]), float(hidden_s[rank]))
         for rank in range(p)
@@ -232,11 +202,11 @@ def _less_hidden(stage: StagePrediction, hidden_s: float) -> StagePrediction:
     )
 
 
-def sharing_times(work: StepWork, layout: Layout) -> tuple[DataParallelTimes, ...]:
+def sharing_times(work: StepWork, layout: Layout) -> tuple[zero.DataParallelTimes, ...]:
     """What synchronising each part of a step over the replicas of its rank costs."""
 
-    def times_of(parts: list[StageWork], rank: int) -> tuple[DataParallelTimes, ...]:
-        return data_parallel_times(
+    def times_of(parts: list[StageWork], rank: int) -> tuple[zero.DataParallelTimes, ...]:
+        return zero.data_parallel_times(
             parts,
             layout.places[rank].replicas,
             layout.overlap,
@@ -244,11 +214,11 @@ def sharing_times(work: StepWork, layout: Layout) -> tuple[DataParallelTimes, ..
             group=layout.shape.group_of_chunk,
         )
 
-    found: dict[int, DataParallelTimes] = {}
+    found: dict[int, zero.DataParallelTimes] = {}
     for rank in range(len(layout.places)):
         chunks = [stage for stage, owner in enumerate(work.rank_of_stage) if owner == rank]
         found.update(zip(chunks, times_of([work.stages[c] for c in chunks], rank), strict=True))
-    beside: dict[tuple[int, int], DataParallelTimes] = {}
+    beside: dict[tuple[int, int], zero.DataParallelTimes] = {}
     places = [(id(h), id(p)) for h, p in zip(work.heads, layout.places, strict=False)]
     for rank, key in enumerate(places):
         if key not in beside:
@@ -258,26 +228,26 @@ def sharing_times(work: StepWork, layout: Layout) -> tuple[DataParallelTimes, ..
 
 
 def pipeline_times(
-    work: StepWork, sharing: Sequence[DataParallelTimes], layout: Layout
-) -> PipelineTimes:
+    work: StepWork, sharing: Sequence[zero.DataParallelTimes], layout: Layout
+) -> pipeline.PipelineTimes:
     """Seconds of each virtual stage with what data parallelism adds per microbatch."""
     shared = list(zip(work.stages, sharing, strict=False))
-    times = PipelineTimes(
+    times = pipeline.PipelineTimes(
         forward_s=np.array([w.forward_s + s.added_forward_s for w, s in shared]),
         input_grad_s=np.array([w.input_grad_s + s.added_backward_s for w, s in shared]),
         weight_grad_s=np.array([w.weight_grad_s for w in work.stages]),
         transfer_s=work.transfer_s,
         blocking=1 - layout.overlap.pipeline,
     )
-    if uses_host(layout.shape):
+    if pipeline.uses_host(layout.shape):
         hosts = [layout.places[rank].accelerator.host for rank in work.rank_of_stage]
         kept = [stage.saved_bytes for stage in work.stages]
         copy_s = [b / h.link_bytes_per_s for b, h in zip(kept, hosts, strict=True) if h is not None]
         times = replace(times, copy_s=np.array(copy_s))
-    if braids(layout.shape):
+    if pipeline.braids(layout.shape):
         waits = [stage.exposed_s[TimeKind.TENSOR_PARALLEL] for stage in work.stages]
         times = replace(times, network_s=np.array(waits))
-    if keeps_to_room(layout.shape):
+    if pipeline.keeps_to_room(layout.shape):
         ranks = range(layout.shape.num_ranks)
         after_s = [_exposed_s(work, sharing, work.parts_of(rank)) for rank in ranks]
         times = replace(times, room=_room(work, layout), after_s=np.array(after_s))
@@ -305,17 +275,21 @@ def _room(work: StepWork, layout: Layout) -> ScheduleMemory:
         if room is None:
             room = kept.room_bytes(place.accelerator.usable_bytes) + kept.beside_bytes
         most.append(max(0.0, _BELOW * room))
-    placement = placement_of(layout.shape)
+    placement = pipeline.placement_of(layout.shape)
     return memory_of_actions(placement, activations_of(work), np.array(always), np.array(most))
 
 
-def _exposed_s(work: StepWork, sharing: Sequence[DataParallelTimes], chunks: list[int]) -> float:
+def _exposed_s(
+    work: StepWork, sharing: Sequence[zero.DataParallelTimes], chunks: list[int]
+) -> float:
     """What a rank still exchanges once it has run its last action."""
     return sum(sharing[chunk].exposed_sync_s for chunk in chunks) + work.tied_of(chunks)
 
 
-def _peaks(work: StepWork, shape: PipelineShape, times: PipelineTimes) -> tuple[RankPeak, ...]:
-    return rank_peaks(schedule_of(peak_shape(shape), times), activations_of(work))
+def _peaks(
+    work: StepWork, shape: pipeline.PipelineShape, times: pipeline.PipelineTimes
+) -> tuple[RankPeak, ...]:
+    return rank_peaks(pipeline.schedule_of(pipeline.peak_shape(shape), times), activations_of(work))
 
 
 def activations_of(work: StepWork) -> StageActivations:
@@ -332,7 +306,7 @@ def activations_of(work: StepWork) -> StageActivations:
 
 def _rank(
     work: StepWork,
-    sharing: Sequence[DataParallelTimes],
+    sharing: Sequence[zero.DataParallelTimes],
     layout: Layout,
     rank: int,
     peak: RankPeak,
@@ -355,7 +329,9 @@ def _rank(
         ),
         gradient_sync_s=sum(s.sync_s for s in shared) + tied_s,
         exposed_gradient_sync_s=_exposed_s(work, sharing, chunks),
-        optimizer_s=optimizer_time_s(RankState.of(own), place.replicas, place.accelerator),
+        optimizer_s=zero.optimizer_time_s(
+            zero.RankState.of(own), place.replicas, place.accelerator
+        ),
         memory=_memory(work, own, chunks, layout, rank, peak),
     )
 
@@ -368,8 +344,8 @@ def _memory(
     rank: int,
     peak: RankPeak,
 ) -> StageMemory:
-    state, replicas = RankState.of(own), layout.places[rank].replicas
-    (weight, gradient, optimizer), gathered = static_shards(state, replicas)
+    state, replicas = zero.RankState.of(own), layout.places[rank].replicas
+    (weight, gradient, optimizer), gathered = zero.static_shards(state, replicas)
     overheads = layout.overheads
     return StageMemory(
         weight_bytes=weight,
@@ -419,7 +395,7 @@ def _communication(
     sent_s = 2 * m * float(sum(work.transfer_s[c] for c in chunks if c < len(work.transfer_s)))
     free_s = step.pipeline_s
     if work.transfer_s.any():
-        free_s = float(pipeline_ends_s(layout.shape, times.without_transfers()).max())
+        free_s = float(pipeline.pipeline_ends_s(layout.shape, times.without_transfers()).max())
     found.append(_split("pipeline", max(0.0, step.pipeline_s - free_s), sent_s))
     shared = [sharing[chunk] for chunk in chunks]
     tied_s = work.tied_of(chunks)
@@ -562,7 +538,9 @@ def slices_of_plan(plan: Plan) -> int:
     if plan.order is not None:
         return 1
     degrees = plan.parallelism
-    return slices_of(plan.schedule, len(plan.stages) if degrees is None else degrees.pipeline)
+    return pipeline.slices_of(
+        plan.schedule, len(plan.stages) if degrees is None else degrees.pipeline
+    )
 
 
 def _cut_in_slices(plan: Plan, profile: Profile) -> tuple[Plan, Profile]:
@@ -597,7 +575,7 @@ _OF_MICROBATCH = (
 
 def _apart(placement: Placement, profile: Profile) -> tuple[tuple[CutHead, ...], Profile]:
     """What each rank has of a head that the schedule cuts, and the profile of all else."""
-    if not has_cut_head(placement.shape):
+    if not pipeline.has_cut_head(placement.shape):
         return (), profile
     degrees = placement.degrees
     hops = placement.axis_hops(placement.plan.stages[0].tensor_parallel)
@@ -719,9 +697,9 @@ def _longest_path(
         )
         for stage, sent, held in zip(single, feeds, placement.in_flight, strict=True)
     )
-    ends_s = one_f_one_b_ends_s(
+    ends_s = pipeline.one_f_one_b_ends_s(
         [
-            PipelineStage(
+            pipeline.PipelineStage(
                 forward_s=stage.forward_s,
                 backward_s=stage.backward_s,
                 in_flight=held,
@@ -765,7 +743,7 @@ def _tied_s(
 ) -> tuple[float, ...]:
     layers = (stage.layers for stage in placement.plan.stages)
     ranks = placement.rank_of_stage
-    return tied_times_s(works, layers, profile.structure, ranks, placement.level_between)
+    return zero.tied_times_s(works, layers, profile.structure, ranks, placement.level_between)
 
 
 # From a configuration to a predicted step: lay the model out as stated, then price it
@@ -784,7 +762,7 @@ def price_configuration(
     `InvalidInput` with every rule that is broken.
     """
     require_legal(model, cluster, configuration)
-    cluster = with_offload(cluster, configuration.recipe)
+    cluster = zero.with_offload(cluster, configuration.recipe)
     if profile is None:
         profile = profile_of_run(model, cluster, configuration)
     flops = hardware_flops = None
@@ -949,17 +927,17 @@ def require_legal(model: Trained, cluster: Cluster, configuration: Configuration
     faults += slice_faults(
         configuration.schedule, model, configuration.sequence_length, num_ranks=ranks
     )
-    if uses_host(shape_of(configuration)):
+    if pipeline.uses_host(shape_of(configuration)):
         faults += offload_faults(cluster.pool_of().accelerator)
     if faults:
         raise InvalidInput(faults)
 
 
-def shape_of(configuration: Configuration) -> PipelineShape:
+def shape_of(configuration: Configuration) -> pipeline.PipelineShape:
     """The pipeline of the configuration."""
     degrees = configuration.parallelism
-    slices = slices_of(configuration.schedule, degrees.pipeline)
-    return PipelineShape(
+    slices = pipeline.slices_of(configuration.schedule, degrees.pipeline)
+    return pipeline.PipelineShape(
         family=configuration.schedule,
         num_ranks=degrees.pipeline,
         num_microbatches=max(1, configuration.num_microbatches) * slices,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
 from itertools import accumulate
@@ -11,33 +12,37 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from trainwright.cluster import crossed_level, group_hops, nested_hops
-from trainwright.costing.communication import (
-    all_reduce_lines,
-    exchange_time_s,
-    fastest_s,
+from trainwright.cluster import (
+    Hop,
+    NetworkLevel,
+    Pool,
+    Rows,
+    crossed_level,
+    group_hops,
+    nested_hops,
 )
+from trainwright.costing.communication import Lines, all_reduce_lines, exchange_time_s, fastest_s
 from trainwright.costing.estimate import axis_hops
 from trainwright.costing.layer import kind_of_axis
 from trainwright.errors import Fault, UnsupportedFeature
 from trainwright.model import LayerKind, TransformerConfig
 from trainwright.plans import Plan, Stage
 from trainwright.plans.plan import DEFAULT_SCHEDULE, Parallelism
-from trainwright.profile import StaticKind, Structure, TimeKind
+from trainwright.profile import (
+    CostTable,
+    Profile,
+    SharedParameters,
+    StaticKind,
+    Structure,
+    TimeKind,
+)
 from trainwright.step.pipeline import PipelineShape, placement_of, slices_of
 from trainwright.step.zero import Replicas
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
-
     from trainwright.arrays import Floats, Ints
-    from trainwright.cluster import Hop
-    from trainwright.costing.communication import Lines
-    from trainwright.profile import CostTable, Profile, SharedParameters
 
     AxisHops = Mapping[str, tuple[Hop, ...]]
-    from trainwright.cluster import Hop, NetworkLevel, Pool, Rows
-    from trainwright.plans import Plan
     from trainwright.profile.measured_model import Trained
 
 # The layers of each stage, added up: times, bytes, and what crosses to other stages

@@ -43,14 +43,16 @@ layers, so that they hold for any such term that is not negative.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 import numpy as np
 
-from trainwright.cluster import Hop
+from trainwright.cluster import Accelerator, Cluster, Hop, NetworkLevel
 from trainwright.costing.communication import (
+    Lines,
     all_gather_lines,
     all_reduce_lines,
     all_reduce_time_s,
@@ -58,19 +60,14 @@ from trainwright.costing.communication import (
     fastest_s,
     memory_time_s,
 )
-from trainwright.profile import StaticKind
+from trainwright.plans.configuration import Overlap
+from trainwright.profile import StaticKind, Structure
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
     from numpy.typing import ArrayLike
 
     from trainwright.arrays import Floats, Ints
-    from trainwright.cluster import Accelerator, Cluster, NetworkLevel
-    from trainwright.costing.communication import Lines
     from trainwright.model import Precision, Recipe
-    from trainwright.plans.configuration import Overlap
-    from trainwright.profile import Structure
     from trainwright.step.stages import StageWork
 
     Hops = tuple[Hop, ...]

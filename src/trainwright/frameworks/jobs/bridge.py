@@ -19,31 +19,9 @@ from itertools import pairwise
 from typing import Any, Final
 
 from trainwright.errors import InvalidInput
+from trainwright.frameworks.jobs import script, settings
 from trainwright.frameworks.jobs.fine_tuning import engine_degrees
 from trainwright.frameworks.jobs.megatron import layers_named, read_arguments, settings_of
-from trainwright.frameworks.jobs.script import (
-    Devices,
-    Launch,
-    as_yaml,
-    flags_of,
-    overrides_of,
-    read_launch,
-    text_beside,
-)
-from trainwright.frameworks.jobs.settings import (
-    DEEPEST,
-    NOTHING,
-    UNDESCRIBED,
-    Beside,
-    Settings,
-    StatedRun,
-    catalog_name,
-    format_named,
-    parse_settings,
-    parse_yaml,
-    products_of,
-    put_over,
-)
 from trainwright.frameworks.shell import Value
 
 Values = dict[str, Any]
@@ -150,7 +128,7 @@ def _is_overrides(text: str) -> bool:
 _OF_TRANSFORMERS: Final = re.compile(r"\b(?:FSDP2Strategy|HFAutoModel\w*|hf_auto_model\w*)\b")
 
 
-def read_bridge(text: str, beside: Beside = NOTHING) -> StatedRun:
+def read_bridge(text: str, beside: settings.Beside = settings.NOTHING) -> settings.StatedRun:
     """The run of overrides, a script or a recipe; raises `InvalidInput` with every fault."""
     run = _read(text, beside)
     if not _OF_TRANSFORMERS.search(text):
@@ -158,19 +136,23 @@ def read_bridge(text: str, beside: Beside = NOTHING) -> StatedRun:
     return replace(run, program="automodel", zero=3 if "FSDP2Strategy" in text else run.zero)
 
 
-def _read(text: str, beside: Beside) -> StatedRun:
+def _read(text: str, beside: settings.Beside) -> settings.StatedRun:
     if beside.name.endswith(".py") or re.search(r"^def \w+\(", text, re.MULTILINE):
         return _read_recipe(text, beside)
     if beside.name.endswith((".yaml", ".yml", ".json")):
-        return _read_overrides(parse_settings(text, variables=beside.variables), beside)
+        return _read_overrides(settings.parse_settings(text, variables=beside.variables), beside)
     if _is_overrides(text):
         return _read_lines(text, beside)
     return _read_script(text, beside)
 
 
 def run_of(
-    values: Values, beside: Beside, *, recipe: str | None, devices: Devices | None = None
-) -> StatedRun:
+    values: Values,
+    beside: settings.Beside,
+    *,
+    recipe: str | None,
+    devices: script.Devices | None = None,
+) -> settings.StatedRun:
     """The run of fields by their names, over what the recipe of a name decides."""
     notes = list[str]()
     is_whole = "megatron_amp_O2" in values or "mcore_gpt" in values  # a file of NeMo 1
@@ -189,7 +171,7 @@ def run_of(
     layers = None if name is None else layers_named(name)
     run = read_arguments(settings_of(fields), beside, num_layers=layers, **kwargs)
     described = run.model is not None or name is None
-    notes += [n for n in run.notes if described or UNDESCRIBED not in n]
+    notes += [n for n in run.notes if described or settings.UNDESCRIBED not in n]
     left = {key: flag for key, flag in _OF_THE_RECIPE.items() if key not in fields}
     if (run.tp or 1) > 1 and "sequence_parallel" not in given:
         left["sequence_parallel"] = "--sequence-parallel or --no-sequence-parallel"
@@ -283,7 +265,7 @@ def _model_of(recipe: str | None, stem: str) -> str | None:
         found = _RECIPE.match(said)
         plain = found["model"] if found else said
         plain = re.sub(r"^(llama|qwen)([23])([1-5])(?=_)", r"\1\2.\3", plain)
-        if catalog_name(plain) is not None:
+        if settings.catalog_name(plain) is not None:
             return plain
     return recipe
 
@@ -329,7 +311,7 @@ def adapters_of(given: Values, notes: list[str] | None = None) -> dict[str, Any]
     words = [word for name in names for word in _TARGETS.get(str(name), (str(name),))]
     return {
         "lora_rank": rank if type(rank) is int and rank > 0 else _LORA_RANK,
-        "lora_targets": products_of(words),
+        "lora_targets": settings.products_of(words),
         "lora_dropout": table.get("dropout") or None,
     }
 
@@ -338,7 +320,7 @@ def adapters_of(given: Values, notes: list[str] | None = None) -> dict[str, Any]
 # ----
 
 
-def _read_overrides(whole: Mapping[str, Any], beside: Beside) -> StatedRun:
+def _read_overrides(whole: Mapping[str, Any], beside: settings.Beside) -> settings.StatedRun:
     values = flat(whole)
     devices = None
     trainer = whole.get("trainer")
@@ -346,22 +328,22 @@ def _read_overrides(whole: Mapping[str, Any], beside: Beside) -> StatedRun:
         values.setdefault("precision", trainer.get("precision"))
         each, nodes = trainer.get("devices"), trainer.get("num_nodes")
         if type(each) is int and type(nodes) is int:
-            devices = Devices(total=each * nodes, per_node=each)
+            devices = script.Devices(total=each * nodes, per_node=each)
     return run_of(values, beside, recipe=_recipe_of(whole, beside), devices=devices)
 
 
-def _read_lines(text: str, beside: Beside) -> StatedRun:
+def _read_lines(text: str, beside: settings.Beside) -> settings.StatedRun:
     """Overrides one a line, as a shell takes each."""
     try:
         words = shlex.split(text, comments=True)
     except ValueError as error:
         raise InvalidInput.of("megatron-bridge", f"cannot be read: {error}") from None
-    return _read_overrides(_plain(overrides_of([Value((word,)) for word in words])), beside)
+    return _read_overrides(_plain(script.overrides_of([Value((word,)) for word in words])), beside)
 
 
 def _plain(table: Mapping[str, Any]) -> dict[str, Any]:
     """The values of a table of words as YAML has them."""
-    return {k: _plain(v) if isinstance(v, dict) else as_yaml(v) for k, v in table.items()}
+    return {k: _plain(v) if isinstance(v, dict) else script.as_yaml(v) for k, v in table.items()}
 
 
 def flat(whole: Mapping[str, Any]) -> Values:
@@ -396,7 +378,7 @@ def flat(whole: Mapping[str, Any]) -> Values:
     return {key: value for key, value in values.items() if not str(key).startswith("_")}
 
 
-def _recipe_of(whole: Mapping[str, Any], beside: Beside) -> str | None:
+def _recipe_of(whole: Mapping[str, Any], beside: settings.Beside) -> str | None:
     for key in ("recipe", "recipe_name", "flavor"):
         if isinstance(whole.get(key), str):
             return str(whole[key])
@@ -406,20 +388,24 @@ def _recipe_of(whole: Mapping[str, Any], beside: Beside) -> str | None:
             if isinstance(model.get(key), str):
                 return str(model[key])
     plain = re.sub(r"\.\w+$", "", beside.name)
-    return plain if _RECIPE.match(plain) and catalog_name(_model_of(plain, "") or "") else None
+    return (
+        plain
+        if _RECIPE.match(plain) and settings.catalog_name(_model_of(plain, "") or "")
+        else None
+    )
 
 
 # Scripts
 # -------
 
 
-def _read_script(text: str, beside: Beside) -> StatedRun:
-    launch = read_launch(text, beside)
+def _read_script(text: str, beside: settings.Beside) -> settings.StatedRun:
+    launch = script.read_launch(text, beside)
     flags = {  # overrides stand behind the last of them
         name: each[0] if isinstance(each, tuple) else each
-        for name, each in flags_of(launch.words).items()
+        for name, each in script.flags_of(launch.words).items()
     }
-    values: Values = flat(overrides_of(launch.words))
+    values: Values = flat(script.overrides_of(launch.words))
     words = [word.text if word.text is not None else word for word in launch.words]
     for first, second in pairwise(words):
         short = first[1:] if isinstance(first, str) and re.fullmatch(r"-[a-z]{2}", first) else None
@@ -432,7 +418,7 @@ def _read_script(text: str, beside: Beside) -> StatedRun:
     devices = launch.devices
     total, each = (_count(flags.get(name)) for name in ("num_gpus", "gpus_per_node"))
     if total is not None:
-        devices = Devices(total=total, per_node=each)
+        devices = script.Devices(total=total, per_node=each)
     shown = None if recipe is None else str(recipe)
     run = run_of(values, beside, recipe=shown, devices=devices)
     unknown = [f"--{n}" for n in flags if n not in _OF_SCRIPTS and not _HARMLESS.fullmatch(n)]
@@ -486,7 +472,7 @@ _MOST_DEPTH: Final = 10
 _HUB: Final = re.compile(r"[\w.-]+/[\w.-]+")
 
 
-def _read_recipe(text: str, beside: Beside) -> StatedRun:
+def _read_recipe(text: str, beside: settings.Beside) -> settings.StatedRun:
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -511,7 +497,7 @@ def _read_recipe(text: str, beside: Beside) -> StatedRun:
     nodes, each = values.pop("num_nodes", None), values.pop("num_gpus_per_node", None)
     devices = None
     if type(nodes) is int and type(each) is int:
-        devices = Devices(total=nodes * each, per_node=each)
+        devices = script.Devices(total=nodes * each, per_node=each)
     return run_of(values, beside, recipe=hub or name, devices=devices)
 
 
@@ -534,7 +520,7 @@ def _assigned(function: ast.FunctionDef) -> dict[str, Any] | None:
     for line in body:
         if not (isinstance(line, ast.Assign) and isinstance(line.targets[0], ast.Attribute)):
             return None
-        recipe, *above, last = ast.unparse(line.targets[0]).split(".", DEEPEST)
+        recipe, *above, last = ast.unparse(line.targets[0]).split(".", settings.DEEPEST)
         inside: Any = whole
         for part in above:
             inside = inside.setdefault(part, {}) if isinstance(inside, dict) else None
@@ -581,7 +567,7 @@ def _harvest(
                 values.pop(key, None)
     for part in ast.walk(function):
         text = part.value if isinstance(part, ast.Constant) else None
-        if isinstance(text, str) and _HUB.fullmatch(text) and catalog_name(text):
+        if isinstance(text, str) and _HUB.fullmatch(text) and settings.catalog_name(text):
             hub = hub or text
     return hub
 
@@ -648,10 +634,10 @@ _RL_UNMODELLED: Final = ("fine_grained_activation_offloading",)
 _FUSED_CHUNK: Final = 256  # positions, as examples/configs/grpo_math_1B.yaml has them
 
 
-def read_nemo_rl(text: str, beside: Beside = NOTHING) -> StatedRun:
+def read_nemo_rl(text: str, beside: settings.Beside = settings.NOTHING) -> settings.StatedRun:
     """A file of NeMo RL over those that its `defaults` name, where they lie beside it."""
     whole, notes = _with_defaults(text, beside), list[str]()
-    found = Settings(whole, from_words=True)
+    found = settings.Settings(whole, from_words=True)
     policy, cluster = found.table("policy"), found.table("cluster")
     fsdp, megatron = policy.table("dtensor_cfg"), policy.table("megatron_cfg")
     fsdp.switch("enabled")
@@ -697,7 +683,7 @@ def read_nemo_rl(text: str, beside: Beside = NOTHING) -> StatedRun:
         targets = lora.texts("target_modules") or ("all-linear",)
         adapters = {
             "lora_rank": lora.count("dim") or 8,
-            "lora_targets": products_of(targets),
+            "lora_targets": settings.products_of(targets),
             "lora_dropout": lora.number("dropout") or None,
         }
     each, nodes = cluster.count("gpus_per_node"), cluster.count("num_nodes") or 1
@@ -711,7 +697,7 @@ def read_nemo_rl(text: str, beside: Beside = NOTHING) -> StatedRun:
     copies = None if is_megatron else fsdp.count("dp_replicate_size")
     unknown, changing = found.remarks(harmless=_RL_HARMLESS, unmodelled=_RL_UNMODELLED)
     found.check()
-    return StatedRun(
+    return settings.StatedRun(
         **words,
         zero=1 if is_megatron else 3,
         program="megatron" if is_megatron else None,
@@ -723,7 +709,7 @@ def read_nemo_rl(text: str, beside: Beside = NOTHING) -> StatedRun:
         sequence=sequence,
         recompute="full" if again else "none",
         loss_chunk=chunk,
-        precision=scaled if eight else format_named(dtype) or "bf16",
+        precision=scaled if eight else settings.format_named(dtype) or "bf16",
         reduce_dtype=None if is_megatron else "fp32",
         offload=() if is_megatron else offload,
         num_devices=None if each is None else each * nodes,
@@ -738,17 +724,17 @@ def read_nemo_rl(text: str, beside: Beside = NOTHING) -> StatedRun:
 _MOST_DEFAULTS: Final = 5
 
 
-def _with_defaults(text: str, beside: Beside) -> dict[str, Any]:
+def _with_defaults(text: str, beside: settings.Beside) -> dict[str, Any]:
     """The tables of a file over those of the files that it is based on."""
-    layers = [parse_yaml(text, resolved=False)]
+    layers = [settings.parse_yaml(text, resolved=False)]
     while (base := layers[-1].get("defaults")) is not None and len(layers) < _MOST_DEFAULTS:
         name = base[0] if isinstance(base, list) and base else base
-        inner = text_beside(str(name), Launch(program="", words=()), beside)
+        inner = script.text_beside(str(name), script.Launch(program="", words=()), beside)
         if inner is None:
             wanted = f"{name}, which this file changes, is not beside it: put it there"
             raise InvalidInput.of("defaults", wanted)
-        layers.append(parse_yaml(inner, resolved=False))
+        layers.append(settings.parse_yaml(inner, resolved=False))
     whole: dict[str, Any] = {}
     for each in reversed(layers):
-        put_over(whole, each)
-    return parse_yaml(json.dumps(whole, default=str), variables=beside.variables)
+        settings.put_over(whole, each)
+    return settings.parse_yaml(json.dumps(whole, default=str), variables=beside.variables)

@@ -17,15 +17,7 @@ from typing import Any, Final
 from trainwright.errors import Fault, InvalidInput
 from trainwright.formats.atomic_file import read_bytes
 from trainwright.formats.json_text import parse_json
-from trainwright.frameworks.jobs.settings import (
-    BY_FSDP,
-    NOTHING,
-    Beside,
-    Settings,
-    StatedRun,
-    format_named,
-    parse_yaml,
-)
+from trainwright.frameworks.jobs import settings
 from trainwright.model.recipe import Optimizer, optimizer_named
 
 _MICS: Final = "mics_shard_size"
@@ -128,7 +120,7 @@ class Sharding:
         return self.batch // (self.micro_batch * self.steps) or None
 
 
-def sharding_of(found: Settings) -> Sharding:
+def sharding_of(found: settings.Settings) -> Sharding:
     """What the settings say; faults are noted in them."""
     zero = found.table("zero_optimization")
     stage = zero.count("stage", least=0, most=3) or 0
@@ -154,8 +146,10 @@ def sharding_of(found: Settings) -> Sharding:
         tensor=found.table("tensor_parallel").count("autotp_size"),
         sequence_parallel=found.count("sequence_parallel_size"),
         overlap={"gradients": share, "parameters": share},
-        gradient_dtype=format_named(found.table("data_types").text("grad_accum_dtype")),
-        reduce_dtype=reduced_in(precision, format_named(found.text("communication_data_type"))),
+        gradient_dtype=settings.format_named(found.table("data_types").text("grad_accum_dtype")),
+        reduce_dtype=reduced_in(
+            precision, settings.format_named(found.text("communication_data_type"))
+        ),
     )
 
 
@@ -163,7 +157,7 @@ def sharding_of(found: Settings) -> Sharding:
 # ---------------------------
 
 
-def named_sharding(found: Settings, beside: Beside) -> Sharding | None:
+def named_sharding(found: settings.Settings, beside: settings.Beside) -> Sharding | None:
     """The sharding of DeepSpeed's JSON: inside this file, beside it, or by the file's name."""
     given = found.value("deepspeed")
     if given in (None, False, ""):
@@ -176,7 +170,7 @@ def named_sharding(found: Settings, beside: Beside) -> Sharding | None:
 def read_sharding(text: str, name: str) -> Sharding:
     """What the JSON of a name says; raises `InvalidInput` with every fault in it."""
     try:
-        found = Settings(parse_yaml(text), from_words=True)
+        found = settings.Settings(settings.parse_yaml(text), from_words=True)
         said = sharding_of(found)
         unknown, changing = _remarks(found)
         found.check()
@@ -188,7 +182,7 @@ def read_sharding(text: str, name: str) -> Sharding:
     return replace(said, notes=tuple(f"{name}: {each}" for each in (*lost, *changing)))
 
 
-def _remarks(found: Settings) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _remarks(found: settings.Settings) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The keys that nobody asked for, with one that is like each, and notes on what counts."""
     unknown, changing = found.remarks(harmless=_HARMLESS, unmodelled=_UNMODELLED)
     named = []
@@ -209,7 +203,7 @@ STAGE_IN_NAME: Final = re.compile(r"(?:zero|z|stage)[-_]?(?:stage[-_]?)?([0-3])"
 _MOVES: Final = re.compile(r"(?<!no[-_])(?<!non[-_])(?<!without[-_])offload|cpu", re.IGNORECASE)
 
 
-def sharding_beside(path: str, beside: Beside) -> Sharding:
+def sharding_beside(path: str, beside: settings.Beside) -> Sharding:
     """What the JSON at a path says, which may lie beside the file; else what its name says.
 
     A note says so where the name alone is read. Raises `InvalidInput` where that says no stage.
@@ -236,7 +230,7 @@ def sharding_beside(path: str, beside: Beside) -> Sharding:
     )  # fmt: skip
 
 
-def sharding_told(found: Settings) -> Sharding:
+def sharding_told(found: settings.Settings) -> Sharding:
     """What a program's own arguments say of DeepSpeed's settings, as those of DeepSpeed-Chat."""
     stage = found.count("zero_stage", least=0, most=3) or 0
     moved = {"optimizer": "cpu", "param": "cpu"} if found.switch("offload") else {}
@@ -252,7 +246,7 @@ ENGINE: Final = "deepspeed"
 FIRST_FSDP: Final = "fsdp1"
 
 
-def first_fsdp(config: Settings, version: object = None) -> str | None:
+def first_fsdp(config: settings.Settings, version: object = None) -> str | None:
     """The engine of what FSDP shards, where that is its first version, as accelerate has it.
 
     Its settings, or what a file says beside them, name another.
@@ -271,7 +265,7 @@ def reduced_in(precision: str | None, said: str | None = None) -> str | None:
     return said or (precision if precision in ("bf16", "fp16") else None)
 
 
-def _offload(zero: Settings, stage: int) -> tuple[str, ...]:
+def _offload(zero: settings.Settings, stage: int) -> tuple[str, ...]:
     tables = {name: zero.table(f"offload_{name}") for name in ("optimizer", "param")}
     moved = {name: table.one_of("device", _DEVICES, "none") for name, table in tables.items()}
     if zero.value("cpu_offload") is True:
@@ -334,13 +328,13 @@ def odd_optimizer(name: str | None) -> Iterator[str]:
             yield f"optimizer {name} is priced as {near}"
 
 
-def fsdp_of(found: Settings) -> tuple[int | None, tuple[str, ...]]:
+def fsdp_of(found: settings.Settings) -> tuple[int | None, tuple[str, ...]]:
     """The stage that FSDP stands for, None without it, and what it moves to the host."""
     given, config = found.value("fsdp"), found.value("fsdp_config")
     found.value("fsdp_version")
     if (not given and not config) or str(given).lower() == "false":
         return None, ()
-    table = found.table("fsdp_config") if isinstance(config, dict) else Settings({})
+    table = found.table("fsdp_config") if isinstance(config, dict) else settings.Settings({})
     words = given if isinstance(given, list) else re.split(r"[\s,]+", str(given or "").lower())
     offload = "offload" in words or any(
         table.switch(name) for name in ("fsdp_offload_params", "offload_params")
@@ -348,10 +342,10 @@ def fsdp_of(found: Settings) -> tuple[int | None, tuple[str, ...]]:
     stage = fsdp_stage(table)
     for word, sharded in (("shard_grad_op", 2), ("hybrid_shard_zero2", 2), ("no_shard", 0)):
         stage = sharded if word in words else stage
-    return stage, BY_FSDP if offload else ()
+    return stage, settings.BY_FSDP if offload else ()
 
 
-def fsdp_stage(config: Settings) -> int:
+def fsdp_stage(config: settings.Settings) -> int:
     """What the strategy of FSDP shards, in stages of ZeRO."""
     for name in ("fsdp_reshard_after_forward", "reshard_after_forward"):
         value = config.value(name)
@@ -364,9 +358,9 @@ def fsdp_stage(config: Settings) -> int:
     return words.get(str(strategy).upper(), 3)
 
 
-def read_deepspeed(text: str, beside: Beside = NOTHING) -> StatedRun:
+def read_deepspeed(text: str, beside: settings.Beside = settings.NOTHING) -> settings.StatedRun:
     """The run that a JSON states; raises `InvalidInput`."""
-    found = Settings(parse_json(text.encode(), source="deepspeed", what="config"))
+    found = settings.Settings(parse_json(text.encode(), source="deepspeed", what="config"))
     said = sharding_of(found)
     if said.batch and said.micro_batch and said.steps:
         each = said.micro_batch * said.steps
@@ -385,7 +379,7 @@ def read_deepspeed(text: str, beside: Beside = NOTHING) -> StatedRun:
     unknown, changing = _remarks(found)
     found.check()
     size, steps = said.micro_batch, said.steps
-    return StatedRun(
+    return settings.StatedRun(
         tp=said.tensor,
         cp=said.sequence_parallel,
         context_exchange=None if said.sequence_parallel is None else "all_to_all",
@@ -407,7 +401,7 @@ def read_deepspeed(text: str, beside: Beside = NOTHING) -> StatedRun:
     )
 
 
-def _left_open(found: Settings) -> str | None:
+def _left_open(found: settings.Settings) -> str | None:
     """The format of 16 bit that "auto" leaves to a trainer, bf16 where it leaves both."""
     for name in ("bf16", "bfloat16", "fp16"):
         if found.table(name).value("enabled") == "auto":
@@ -415,7 +409,7 @@ def _left_open(found: Settings) -> str | None:
     return None
 
 
-def _copies(zero: Settings, replicas: int | None) -> int | None:
+def _copies(zero: settings.Settings, replicas: int | None) -> int | None:
     """Of sharded state: MiCS shards it over so many replicas, and repeats it on the others."""
     shards = zero.count(_MICS, also=-1)
     if shards is None or shards == -1 or not replicas:
@@ -425,7 +419,7 @@ def _copies(zero: Settings, replicas: int | None) -> int | None:
     return replicas // shards
 
 
-def _notes(zero: Settings, said: Sharding, found: Settings) -> Iterator[str]:
+def _notes(zero: settings.Settings, said: Sharding, found: settings.Settings) -> Iterator[str]:
     if said.replicas is None and zero.count(_MICS, also=-1) not in (None, -1):
         yield f"{_MICS} is not priced: the file does not say how many replicas there are"
     if zero.count(_HPZ, least=0) not in (None, 0, 1):

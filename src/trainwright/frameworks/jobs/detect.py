@@ -15,18 +15,15 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from textwrap import dedent
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from trainwright.errors import InvalidInput
+from trainwright.frameworks.jobs import settings
 from trainwright.frameworks.jobs.bridge import is_bridge
 from trainwright.frameworks.jobs.fine_tuning import logged_recipe
 from trainwright.frameworks.jobs.hub_trainers import COLOSSALAI, SKYRL
 from trainwright.frameworks.jobs.hugging_face import is_trainer_program, is_trainer_script
-from trainwright.frameworks.jobs.recipes import (
-    EASY_R1,
-    is_olmo_core,
-    is_prime_rl,
-)
+from trainwright.frameworks.jobs.recipes import EASY_R1, is_olmo_core, is_prime_rl
 from trainwright.frameworks.jobs.script import (
     Launch,
     as_yaml,
@@ -40,13 +37,9 @@ from trainwright.frameworks.jobs.script import (
     text_beside,
     texts_of,
 )
-from trainwright.frameworks.jobs.settings import DEEPEST, Beside, parse_settings, parse_toml
 from trainwright.frameworks.jobs.torchtitan import FLAME, logged_tables
 from trainwright.frameworks.launch import settings_beside
 from trainwright.frameworks.shell import Value, read_script
-
-if TYPE_CHECKING:
-    from trainwright.frameworks.jobs.settings import StatedRun
 
 _LOG: Final = re.compile(r"^[^\n]{0,40}-{6,}\s*arguments\s*-{6,}\s*$", re.MULTILINE)
 _SCRIPT: Final = re.compile(
@@ -175,14 +168,14 @@ def format_of(text: str, name: str = "", folder: Path | None = None) -> str | No
     if _SCRIPT.search(parts[0]) or (is_script_name(name) and len(parts) > 1):
         if any(map(is_trainer_script, parts)):
             return "trl"
-        started = started_by(text, Beside(folder=folder, name=name))
+        started = started_by(text, settings.Beside(folder=folder, name=name))
         return "megatron" if started is None else started.format
     return _of_toml(text) or _of_mapping(text)
 
 
 def _of_toml(text: str) -> str | None:
     try:
-        tables = parse_toml(text)
+        tables = settings.parse_toml(text)
     except (ValueError, RecursionError):
         return None
     if sum(name in tables for name in _TITAN) >= 2:
@@ -192,7 +185,10 @@ def _of_toml(text: str) -> str | None:
 
 def _of_mapping(text: str) -> str | None:
     try:
-        found = {str(key).replace("-", "_"): value for key, value in parse_settings(text).items()}
+        found = {
+            str(key).replace("-", "_"): value
+            for key, value in settings.parse_settings(text).items()
+        }
     except (InvalidInput, RecursionError):
         return None
     kind = next((kind for kind, keys in _KEYS if all(_has(found, key) for key in keys)), None)
@@ -261,11 +257,11 @@ class Started:
     function: str | None = None
     notes: tuple[str, ...] = field(default=())
 
-    def told(self, beside: Beside) -> Beside:
+    def told(self, beside: settings.Beside) -> settings.Beside:
         """What is given beside the file."""
         return replace(beside, name=self.name, function=beside.function or self.function)
 
-    def completed(self, run: StatedRun, script: str) -> StatedRun:
+    def completed(self, run: settings.StatedRun, script: str) -> settings.StatedRun:
         """The run of the file, on the devices of the script."""
         devices, said = self.launch.devices, f"the settings are those of {self.name}, which "
         notes = (f"{said}{script} starts", *self.launch.notes, *devices.notes, *self.notes)
@@ -274,7 +270,7 @@ class Started:
         return replace(run, notes=(*notes, *run.notes))
 
 
-def started_by(text: str, beside: Beside) -> Started | None:
+def started_by(text: str, beside: settings.Beside) -> Started | None:
     """The file of settings that a script starts a trainer on; None where it does not."""
     if not is_script(text, beside.name):
         return None
@@ -314,7 +310,7 @@ def started_by(text: str, beside: Beside) -> Started | None:
     )
 
 
-def _of_ours(name: str, text: str, beside: Beside) -> Started | None:
+def _of_ours(name: str, text: str, beside: settings.Beside) -> Started | None:
     """Of a script that an export wrote, whose program takes no file."""
     launch = read_launch(text, beside)
     found = text_beside(name, launch, beside)
@@ -322,7 +318,7 @@ def _of_ours(name: str, text: str, beside: Beside) -> Started | None:
     return Started(name=name, text=found, format=told, launch=launch)
 
 
-def _of_module(flags: Mapping[str, Any], launch: Launch, beside: Beside) -> Started:
+def _of_module(flags: Mapping[str, Any], launch: Launch, beside: settings.Beside) -> Started:
     """Of torchtitan 0.3, which takes a module and a function of it."""
     name = f"{flags['module']}".rpartition(".")[2] + ".py"
     function = flags.get("config")
@@ -365,7 +361,9 @@ def _with_words(
     if not given:
         return text, ()
     try:
-        tables = parse_toml(text) if name.endswith(".toml") else parse_settings(text)
+        tables = (
+            settings.parse_toml(text) if name.endswith(".toml") else settings.parse_settings(text)
+        )
     except (InvalidInput, ValueError, RecursionError):
         return text, ()
     notes = []
@@ -373,7 +371,7 @@ def _with_words(
         if isinstance(value, Value):
             notes.append(f"{path}: {value.shown()} is not known, and what {name} says is used")
             continue
-        *above, last = path.split(".", DEEPEST)
+        *above, last = path.split(".", settings.DEEPEST)
         inside: Any = tables
         for part in above:
             inside = inside.setdefault(part, {}) if isinstance(inside, dict) else None
@@ -469,16 +467,18 @@ def _settings(text: str) -> Pasted | None:
     for block in islice(_blocks(text), _MOST_PASTED):
         kind = _of_mapping(block)
         if kind is not None:
-            found.setdefault(json.dumps(parse_settings(block), default=str), (kind, block))
+            found.setdefault(json.dumps(settings.parse_settings(block), default=str), (kind, block))
     trained = [each for each in found.values() if each[0] not in _BESIDE]
     others = [each for each in found.values() if each[0] in _BESIDE]
     if len(trained or others) != 1:
         return None
     ((kind, block),) = trained or others
     engines = [other for known, other in others if known == "deepspeed" and trained]
-    tables = parse_settings(block)
+    tables = settings.parse_settings(block)
     if len(engines) == 1 and isinstance(tables.get("deepspeed"), str):
-        block = json.dumps({**tables, "deepspeed": parse_settings(engines[0])}, default=str)
+        block = json.dumps(
+            {**tables, "deepspeed": settings.parse_settings(engines[0])}, default=str
+        )
         others = [each for each in others if each[1] != engines[0]]
     left = tuple(dict.fromkeys(known for known, _ in others if trained))
     return Pasted(format=kind, text=block, left=left)

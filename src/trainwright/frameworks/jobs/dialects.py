@@ -19,14 +19,13 @@ from trainwright.model.operator import EXPERT_ACTIVATION, MLP_ACTIVATION, usual_
 from trainwright.planning.question.question import ZERO_STAGES, Allowed, Span
 from trainwright.plans.capability import capability_of
 from trainwright.plans.capability_table import LOSS_CHUNKS, PRODUCTS
-from trainwright.plans.configuration import even_blocks, modes_beside
+from trainwright.plans.configuration import Configuration, even_blocks, modes_beside
 from trainwright.plans.plan import PIPELINE_INSIDE, usual_schedule
 from trainwright.profile import Recompute
 from trainwright.profile.measured_model import MeasuredModel
 
 if TYPE_CHECKING:
     from trainwright.model import LowRank, TransformerConfig
-    from trainwright.plans.configuration import Configuration
     from trainwright.profile.measured_model import Trained
 
 Words = dict[str, Any]

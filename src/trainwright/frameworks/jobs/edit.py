@@ -34,11 +34,11 @@ from trainwright.frameworks.jobs.script import flags_of, is_script, read_launch
 from trainwright.frameworks.jobs.settings import parse_settings
 from trainwright.frameworks.jobs.torchtitan import logged_tables
 from trainwright.model.operator import usual_modules
+from trainwright.plans.configuration import Configuration
 from trainwright.profile import Recompute
 
 if TYPE_CHECKING:
     from trainwright.model import Recipe, TransformerConfig
-    from trainwright.plans.configuration import Configuration
     from trainwright.profile.measured_model import Trained
 
 # Other spellings of a setting, of older versions and of forks; all are one setting.

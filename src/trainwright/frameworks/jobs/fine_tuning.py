@@ -8,44 +8,13 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from trainwright.frameworks.jobs.deepspeed import (
-    ENGINE,
-    odd_optimizer,
-    optimizer_of,
-    reduced_in,
-    sharding_beside,
-)
-from trainwright.frameworks.jobs.script import (
-    CHOSEN,
-    PAIRED,
-    REFERS,
-    Devices,
-    Launch,
-    flags_of,
-    overrides_of,
-    read_launch,
-    trainer_named,
-    unpriced,
-)
-from trainwright.frameworks.jobs.settings import (
-    BETWEEN,
-    BY_FSDP,
-    NOTHING,
-    UNDESCRIBED,
-    Beside,
-    Settings,
-    StatedRun,
-    fix_of,
-    format_named,
-    parse_yaml,
-    products_of,
-)
+from trainwright.frameworks.jobs import deepspeed, script, settings
 from trainwright.frameworks.megatron import dispatcher_of
 from trainwright.frameworks.shell.values import Value
 from trainwright.plans.plan import usual_schedule
 
 
-def _compiles(found: Settings) -> bool:
+def _compiles(found: settings.Settings) -> bool:
     """Whether torchtune compiles the model: `compile` is a switch, or a table of parts."""
     if isinstance(found.value("compile"), dict):
         return found.table("compile").switch("model")
@@ -85,13 +54,15 @@ def logged_recipe(text: str) -> tuple[str, str] | None:
     return None if found is None else (found[1], found["settings"])
 
 
-def read_torchtune(text: str, beside: Beside = NOTHING) -> StatedRun:
+def read_torchtune(text: str, beside: settings.Beside = settings.NOTHING) -> settings.StatedRun:
     """A configuration of torchtune; its distributed recipes shard weights, gradients and states.
 
     Which recipe it is stands in its name and its comments only, or in its log.
     """
     recipe, text = logged_recipe(text) or ("", text)
-    found = Settings(parse_yaml(text, variables=beside.variables), from_words=True)
+    found = settings.Settings(
+        settings.parse_yaml(text, variables=beside.variables), from_words=True
+    )
     component = found.table("model")
     name = component.text("_component_")
     rank, targets = component.count("lora_rank"), component.texts("lora_attn_modules")
@@ -110,7 +81,7 @@ def read_torchtune(text: str, beside: Beside = NOTHING) -> StatedRun:
     if found.switch("enable_activation_offloading"):
         offload.append("activations to cpu")
     if found.switch("fsdp_cpu_offload"):
-        offload += BY_FSDP
+        offload += settings.BY_FSDP
     started = re.search(r"^#\s*tune run (?:-\S+(?: \S+)? )*(\w+)", text, re.MULTILINE)
     alone = "single_device" in (beside.name if started is None else started[1] + beside.name)
     alone = "SingleDevice" in recipe if recipe else alone
@@ -135,20 +106,20 @@ def read_torchtune(text: str, beside: Beside = NOTHING) -> StatedRun:
         given = (*targets, *(("w1", "w2", "w3") if mlp else ()))
         adapters = {
             "lora_rank": rank,
-            "lora_targets": products_of(given),
+            "lora_targets": settings.products_of(given),
             "lora_dropout": dropout or None,
         }
     loss = found.table("loss").text("_component_") or ""
     if any(kind in loss.lower() for kind in _IN_LOSSES):
         notes.append(f"loss {loss}: priced as supervised training: pairs and a reference are not")
-    notes += odd_optimizer(optimizer)
+    notes += deepspeed.odd_optimizer(optimizer)
     compiled = _compiles(found)
     unknown, changing = found.remarks(harmless=_TUNE_HARMLESS, unmodelled=_TUNE_UNMODELLED)
     found.check()
     pure: dict[str, Any] = {}
     if dtype == "bf16":  # weights, gradients and moments alike, without a copy in fp32
         pure = {"gradient_dtype": "bf16", "main_weight_dtype": "none", "moment_dtypes": ("bf16",)}
-    return StatedRun(
+    return settings.StatedRun(
         compiled=compiled or None,
         tp=tensor,
         pp=1,
@@ -172,7 +143,7 @@ def read_torchtune(text: str, beside: Beside = NOTHING) -> StatedRun:
         weight_bits=4 if quantized else None,
         num_devices=1 if alone else None,
         model_name=name,
-        **{**pure, **optimizer_of(optimizer), **adapters},
+        **{**pure, **deepspeed.optimizer_of(optimizer), **adapters},
         fused_update=False if is_plain and not inside else None,
         update_in_backward=inside or None,
         unknown=unknown,
@@ -210,9 +181,11 @@ _SENDERS: Final = {"torch": "all_to_all", "deepep": "hierarchical", "hybridep": 
 _SCALED: Final = {"mxfp8": "mxfp8", "block": "fp8_blockwise", "current": "fp8_delayed"}
 
 
-def read_automodel(text: str, beside: Beside = NOTHING) -> StatedRun:
+def read_automodel(text: str, beside: settings.Beside = settings.NOTHING) -> settings.StatedRun:
     """A recipe of NeMo Automodel: FSDP2 unless it names another, on a mesh it fills with shards."""
-    found = Settings(parse_yaml(text, variables=beside.variables), from_words=True)
+    found = settings.Settings(
+        settings.parse_yaml(text, variables=beside.variables), from_words=True
+    )
     mesh, step, model = (found.table(name) for name in ("distributed", "step_scheduler", "model"))
     sizes = {name: _size(mesh, name) for name in ("tp", "pp", "cp", "ep", "dp", "dp_replicate")}
     tensor, pipeline, context = (sizes[name] or 1 for name in ("tp", "pp", "cp"))
@@ -257,7 +230,7 @@ def read_automodel(text: str, beside: Beside = NOTHING) -> StatedRun:
         targets = everywhere or peft.texts("target_modules") or ("all-linear",)
         adapters = {
             "lora_rank": peft.count("dim") or 8,
-            "lora_targets": products_of(targets),
+            "lora_targets": settings.products_of(targets),
             "lora_dropout": peft.number("dropout") or None,
         }
     stored = model.text(model.first("dtype", "torch_dtype"))
@@ -277,16 +250,16 @@ def read_automodel(text: str, beside: Beside = NOTHING) -> StatedRun:
     table = found.table("optimizer")
     optimizer = table.text("_target_")
     is_plain = optimizer in _COPYING and not table.switch("fused")
-    notes += odd_optimizer(optimizer)
-    offload = BY_FSDP if "offload_policy" in mesh else ()
+    notes += deepspeed.odd_optimizer(optimizer)
+    offload = settings.BY_FSDP if "offload_policy" in mesh else ()
     reduced = mesh.table("mp_policy").text("reduce_dtype")
     unknown, changing = found.remarks(harmless=_AUTO_HARMLESS, unmodelled=_AUTO_UNMODELLED)
     found.check()
     copies = sizes["dp_replicate"] or 1
-    return StatedRun(
+    return settings.StatedRun(
         compiled=compiled or None,
         token_dispatcher=_SENDERS.get(sender or ""),
-        reduce_dtype=format_named(reduced),
+        reduce_dtype=settings.format_named(reduced),
         tp=tensor,
         pp=pipeline,
         cp=context,
@@ -306,14 +279,14 @@ def read_automodel(text: str, beside: Beside = NOTHING) -> StatedRun:
         offload=offload,
         weight_bits=bits,
         model_name=hub,
-        **{**pure, **optimizer_of(optimizer), **adapters},
+        **{**pure, **deepspeed.optimizer_of(optimizer), **adapters},
         fused_update=False if is_plain else None,
         unknown=unknown,
         notes=(*notes, *changing),
     )
 
 
-def _size(mesh: Settings, name: str) -> int | None:
+def _size(mesh: settings.Settings, name: str) -> int | None:
     """A size of the mesh; "none" is left to the number of devices."""
     word = mesh.value(f"{name}_size")
     return None if word in (None, "none", "auto") else mesh.count(f"{name}_size", least=0) or None
@@ -345,20 +318,20 @@ _VERL_UNMODELLED: Final = (
 )
 
 
-def read_verl(text: str, beside: Beside = NOTHING) -> StatedRun:
+def read_verl(text: str, beside: settings.Beside = settings.NOTHING) -> settings.StatedRun:
     """What the actor of a script for verl trains, or of a file of its settings.
 
     Generating and scoring are not priced.
     """
     if beside.name.endswith((".yaml", ".yml")):
-        launch = Launch(program="", words=())
-        tables = parse_yaml(text, variables=beside.variables)
-        found = Settings(_of_hyperpod(tables), from_words=True)
+        launch = script.Launch(program="", words=())
+        tables = settings.parse_yaml(text, variables=beside.variables)
+        found = settings.Settings(_of_hyperpod(tables), from_words=True)
         if "actor_rollout_ref" not in found:
             return _supervised(found, launch)
     else:
-        launch = read_launch(text, beside)
-        found = Settings(overrides_of(launch.words), from_words=True)
+        launch = script.read_launch(text, beside)
+        found = settings.Settings(script.overrides_of(launch.words), from_words=True)
     if "sft_trainer" in " ".join((launch.program, *(word.shown() for word in launch.words[:2]))):
         return _supervised(found, launch)
     data, trainer = found.table("data"), found.table("trainer")
@@ -417,7 +390,7 @@ def read_verl(text: str, beside: Beside = NOTHING) -> StatedRun:
     reduced = fsdp.table("mixed_precision").text("reduce_dtype")
     unknown, changing = found.remarks(harmless=_VERL_HARMLESS, unmodelled=_VERL_UNMODELLED)
     found.check()
-    return StatedRun(
+    return settings.StatedRun(
         **degrees,
         token_dispatcher=dispatcher_of(dispatcher),
         zero=1 if is_megatron else 3,
@@ -427,7 +400,7 @@ def read_verl(text: str, beside: Beside = NOTHING) -> StatedRun:
         sequence=sequence,
         recompute=recompute,
         precision="bf16",
-        reduce_dtype=format_named(reduced),
+        reduce_dtype=settings.format_named(reduced),
         offload=offload,
         num_devices=None if each is None else each * (nodes or 1),
         devices_per_node=each,
@@ -449,11 +422,11 @@ def _of_hyperpod(whole: dict[str, Any]) -> dict[str, Any]:
     return {**inside, "trainer": {**(own or {}), **{k: v for k, v in devices.items() if v}}}
 
 
-def _supervised(found: Settings, launch: Launch) -> StatedRun:
+def _supervised(found: settings.Settings, launch: script.Launch) -> settings.StatedRun:
     """The run of verl's supervised trainers: the older one of FSDP, and that of any engine."""
     data, model, engine = found.table("data"), found.table("model"), found.table("engine")
     trainer = found.table("trainer")
-    is_megatron = "megatron" in (engine.text(CHOSEN) or engine.text("strategy") or "")
+    is_megatron = "megatron" in (engine.text(script.CHOSEN) or engine.text("strategy") or "")
     heads = found.count("ulysses_sequence_parallel_size") or 1
     degrees = engine_degrees(
         engine, heads=engine.count("ulysses_sequence_parallel_size") or heads, is_on=is_megatron
@@ -466,7 +439,7 @@ def _supervised(found: Settings, launch: Launch) -> StatedRun:
     per_node = launch.devices.per_node
     if devices is None and (each := trainer.count("n_gpus_per_node")) is not None:
         devices, per_node = each * (trainer.count("nnodes") or 1), each
-    if data.switch("use_dynamic_bsz", default=bool(engine.text(CHOSEN))):
+    if data.switch("use_dynamic_bsz", default=bool(engine.text(script.CHOSEN))):
         cut = degrees["tp"] * degrees["pp"] * degrees["cp"]
         replicas = max(1, (devices or cut) // cut)
         size = sequences_in(tokens * degrees["cp"], sequence, batch, replicas)
@@ -481,14 +454,14 @@ def _supervised(found: Settings, launch: Launch) -> StatedRun:
     fsdp = model.table("fsdp_config")
     offload = _verl_offload(engine, engine)
     if fsdp.switch("cpu_offload") or fsdp.switch("offload_params"):
-        offload = BY_FSDP
-    found.table("optim").text(CHOSEN)
+        offload = settings.BY_FSDP
+    found.table("optim").text(script.CHOSEN)
     key = "path" if model.is_absent("partial_pretrain") else "partial_pretrain"
     name = _named(model, notes, key)
     adapters = _verl_adapters(model)
     unknown, changing = found.remarks(harmless=_VERL_HARMLESS, unmodelled=_VERL_UNMODELLED)
     found.check()
-    return StatedRun(
+    return settings.StatedRun(
         **degrees,
         zero=1 if is_megatron else 3,
         program="megatron" if is_megatron else None,
@@ -526,7 +499,9 @@ def sequences_in(tokens: int, sequence: int | None, batch: int | None, replicas:
     return next(count for count in range(min(most, each), 0, -1) if each % count == 0)
 
 
-def engine_degrees(megatron: Settings, *, heads: int, is_on: bool = True) -> dict[str, Any]:
+def engine_degrees(
+    megatron: settings.Settings, *, heads: int, is_on: bool = True
+) -> dict[str, Any]:
     """Degrees of the Megatron engine, where that is on, and ways along the heads (Ulysses)."""
     names = (
         ("tp", "tensor_model_parallel_size"), ("pp", "pipeline_model_parallel_size"),
@@ -545,7 +520,7 @@ def engine_degrees(megatron: Settings, *, heads: int, is_on: bool = True) -> dic
     }
 
 
-def _verl_offload(fsdp: Settings, megatron: Settings) -> tuple[str, ...]:
+def _verl_offload(fsdp: settings.Settings, megatron: settings.Settings) -> tuple[str, ...]:
     """What leaves the device while answers are made, and comes back for the update.
 
     Source: verl/workers/fsdp_workers.py, update_actor (load_fsdp_model_to_gpu).
@@ -553,17 +528,17 @@ def _verl_offload(fsdp: Settings, megatron: Settings) -> tuple[str, ...]:
     keys = {"params": "param_offload", "optimizer": "optimizer_offload"}
     said = [what for what, key in keys.items() if fsdp.switch(key) or megatron.switch(key)]
     said += ["gradients"] if megatron.switch("grad_offload") else []
-    return tuple(f"{what} to cpu {BETWEEN}" for what in said)
+    return tuple(f"{what} to cpu {settings.BETWEEN}" for what in said)
 
 
-def _verl_adapters(model: Settings) -> dict[str, Any]:
+def _verl_adapters(model: settings.Settings) -> dict[str, Any]:
     rank, targets = model.count("lora_rank", least=0), model.texts("target_modules")
     if not rank:
         return {}
-    return {"lora_rank": rank, "lora_targets": products_of(targets or ("all-linear",))}
+    return {"lora_rank": rank, "lora_targets": settings.products_of(targets or ("all-linear",))}
 
 
-def _named(model: Settings, notes: list[str], key: str = "path") -> str | None:
+def _named(model: settings.Settings, notes: list[str], key: str = "path") -> str | None:
     """The model's name: the last part of a path is enough, wherever it lies.
 
     A note asks for one that is not known, which a model beside the file replaces.
@@ -576,7 +551,7 @@ def _named(model: Settings, notes: list[str], key: str = "path") -> str | None:
             return name
         if value.is_open:
             unknown = value.unknowns[0]
-            notes.append(f"{UNDESCRIBED}: {unknown}{fix_of(unknown)}")
+            notes.append(f"{settings.UNDESCRIBED}: {unknown}{settings.fix_of(unknown)}")
             return None
     return model.text(key)
 
@@ -624,22 +599,28 @@ _RLHF_UNMODELLED: Final = (
 )  # fmt: skip
 
 
-def read_openrlhf(text: str, beside: Beside = NOTHING) -> StatedRun:
+def read_openrlhf(text: str, beside: settings.Beside = settings.NOTHING) -> settings.StatedRun:
     """A script of OpenRLHF: supervised training, preferences, or an actor's updates."""
-    launch = read_launch(text, beside)
-    flags = flags_of(launch.words)
-    found = Settings(
+    launch = script.read_launch(text, beside)
+    flags = script.flags_of(launch.words)
+    found = settings.Settings(
         {_OF_OPENRLHF.get(name, name): value for name, value in flags.items()},
         spelled=lambda path: "--" + path,
         from_words=True,
     )
     program = launch.program.rpartition(".")[2]
-    kind = "rm" if program == "train_rm" else trainer_named(program)
+    kind = "rm" if program == "train_rm" else script.trainer_named(program)
     acts = kind in ("ppo", "grpo")
-    answers = 2 if kind in PAIRED else 1
+    answers = 2 if kind in script.PAIRED else 1
     lengths = (found.count("prompt_max_len") or 1024, found.count("generate_max_len") or 1024)
     stated = found.count("data.max_len")
-    usual = sum(lengths) if acts and "prompt_max_len" in found else 512 if kind in PAIRED else 2048
+    usual = (
+        sum(lengths)
+        if acts and "prompt_max_len" in found
+        else 512
+        if kind in script.PAIRED
+        else 2048
+    )
     sequence = stated or usual
     size = found.count("train.micro_batch_size") or (1 if acts or kind == "rm" else 8)
     batch = found.count("train.batch_size") or 128
@@ -661,7 +642,7 @@ def read_openrlhf(text: str, beside: Beside = NOTHING) -> StatedRun:
     if rank:
         adapters = {
             "lora_rank": rank,
-            "lora_targets": products_of(targets),
+            "lora_targets": settings.products_of(targets),
             "lora_dropout": dropout or None,
             "weight_bits": 4 if found.switch("ds.load_in_4bit") else None,
         }
@@ -671,13 +652,13 @@ def read_openrlhf(text: str, beside: Beside = NOTHING) -> StatedRun:
     devices = launch.devices
     if acts:
         each = each or 8
-        devices = Devices(total=(nodes or 1) * each, per_node=each)
+        devices = script.Devices(total=(nodes or 1) * each, per_node=each)
     name = _named(found, notes, "model.model_name_or_path")
     if kind is not None:
-        notes += unpriced(kind, found, adapts=bool(adapters))
+        notes += script.unpriced(kind, found, adapts=bool(adapters))
     unknown, changing = found.remarks(harmless=_RLHF_HARMLESS, unmodelled=_RLHF_UNMODELLED)
     found.check()
-    return StatedRun(
+    return settings.StatedRun(
         tp=tensor or 1,
         pp=1,
         cp=ring,
@@ -685,13 +666,13 @@ def read_openrlhf(text: str, beside: Beside = NOTHING) -> StatedRun:
         micro_batch=answers * size,
         global_batch=answers * batch,
         per_example=answers,
-        reference=kind in REFERS or None,
+        reference=kind in script.REFERS or None,
         sequence=sequence,
         recompute="full" if again else "none",
         precision=dtype if dtype in ("bf16", "fp16") else "bf16",
-        gradient_dtype=reduced_in(dtype),
-        reduce_dtype=reduced_in(dtype),
-        engine=ENGINE if stage else None,
+        gradient_dtype=deepspeed.reduced_in(dtype),
+        reduce_dtype=deepspeed.reduced_in(dtype),
+        engine=deepspeed.ENGINE if stage else None,
         optimizer="adam",
         offload=offload,
         num_devices=devices.total,
@@ -721,9 +702,11 @@ _LIT_HARMLESS: Final = re.compile(
 )
 
 
-def read_litgpt(text: str, beside: Beside = NOTHING) -> StatedRun:
+def read_litgpt(text: str, beside: settings.Beside = settings.NOTHING) -> settings.StatedRun:
     """A file for `litgpt finetune_lora`, `finetune_full` or `pretrain`."""
-    found = Settings(parse_yaml(text, variables=beside.variables), from_words=True)
+    found = settings.Settings(
+        settings.parse_yaml(text, variables=beside.variables), from_words=True
+    )
     train = found.table("train")
     each, nodes = found.value("devices"), found.count("num_nodes") or 1
     each = None if each in (None, "auto") else found.count("devices", also=-1)
@@ -739,7 +722,9 @@ def read_litgpt(text: str, beside: Beside = NOTHING) -> StatedRun:
     if adapts:
         adapters = {
             "lora_rank": found.count("lora_r") or 8,
-            "lora_targets": products_of([word for name in on for word in _LIT_TARGETS[name]]),
+            "lora_targets": settings.products_of(
+                [word for name in on for word in _LIT_TARGETS[name]]
+            ),
             "lora_dropout": found.number("lora_dropout") or None,
         }
     quantized = found.text("quantize") or ""
@@ -762,10 +747,10 @@ def read_litgpt(text: str, beside: Beside = NOTHING) -> StatedRun:
     optimizer = found.value("optimizer")
     if isinstance(optimizer, dict):
         optimizer = found.table("optimizer").text("class_path")
-    notes += odd_optimizer(optimizer)
+    notes += deepspeed.odd_optimizer(optimizer)
     unknown, changing = found.remarks(harmless=_LIT_HARMLESS, unmodelled=("lora_head",))
     found.check()
-    return StatedRun(
+    return settings.StatedRun(
         tp=1,
         pp=1,
         cp=1,
@@ -781,7 +766,7 @@ def read_litgpt(text: str, beside: Beside = NOTHING) -> StatedRun:
         num_devices=devices,
         devices_per_node=each,
         model_name=name,
-        **{**numbers, **optimizer_of(optimizer or "AdamW"), **adapters},
+        **{**numbers, **deepspeed.optimizer_of(optimizer or "AdamW"), **adapters},
         unknown=unknown,
         notes=(*notes, *changing),
     )
@@ -805,26 +790,26 @@ _FACTORY_UNMODELLED: Final = (
 )  # fmt: skip
 
 
-def is_second_way(found: Settings) -> bool:
+def is_second_way(found: settings.Settings) -> bool:
     """Whether a file of LLaMA-Factory is written for its second trainer (USE_V1)."""
     return "model" in found and "model_name_or_path" not in found
 
 
-def read_second_way(found: Settings, beside: Beside) -> StatedRun:
+def read_second_way(found: settings.Settings, beside: settings.Beside) -> settings.StatedRun:
     """The run of such a file."""
     notes = ["sequences are priced at their longest: shorter ones take less"]
     mesh, peft, quant = (found.table(f"{name}_config") for name in ("dist", "peft", "quant"))
     kind, way = mesh.text("name") or "", peft.text("name")
     sharding = None
-    if kind == ENGINE:
-        sharding = sharding_beside(mesh.text("config_file") or "", beside)
+    if kind == deepspeed.ENGINE:
+        sharding = deepspeed.sharding_beside(mesh.text("config_file") or "", beside)
         notes += sharding.notes
     adapters: dict[str, Any] = {}
     if way == "lora":
         targets = peft.texts("target_modules") or ("all",)
         adapters = {
             "lora_rank": peft.count("r") or 8,
-            "lora_targets": products_of(targets),
+            "lora_targets": settings.products_of(targets),
             "lora_dropout": peft.number("lora_dropout") or None,
             "weight_bits": quant.count("quantization_bit"),
         }
@@ -842,17 +827,20 @@ def read_second_way(found: Settings, beside: Beside) -> StatedRun:
     ring = (found.text("cp_mode") or "ulysses") != "ulysses"
     name, sequence = found.text("model"), found.count("cutoff_len") or 2048
     optimizer = found.table("optim_config").text("name")
-    notes += odd_optimizer(optimizer)
+    notes += deepspeed.odd_optimizer(optimizer)
     if "liger" in (found.table("kernel_config").text("name") or ""):
         notes.append("kernel_config liger: changes the answer, not modelled")
     unknown, changing = found.remarks(harmless=_FACTORY_HARMLESS, unmodelled=_FACTORY_UNMODELLED)
     found.check()
     numbers: dict[str, Any] = {}
     if sharding is not None:
-        numbers = {"gradient_dtype": reduced_in("bf16"), "reduce_dtype": reduced_in("bf16")}
+        numbers = {
+            "gradient_dtype": deepspeed.reduced_in("bf16"),
+            "reduce_dtype": deepspeed.reduced_in("bf16"),
+        }
     elif zero:
         numbers = {"reduce_dtype": "fp32"}
-    return StatedRun(
+    return settings.StatedRun(
         tp=1,
         pp=1,
         cp=heads,
@@ -867,10 +855,10 @@ def read_second_way(found: Settings, beside: Beside) -> StatedRun:
         recompute="full" if again else "none",
         precision="bf16" if half else "fp32",
         offload=("params to cpu", "optimizer to cpu") if moved else (),
-        engine=ENGINE if sharding is not None and zero else None,
+        engine=deepspeed.ENGINE if sharding is not None and zero else None,
         loaded_in="fp32" if half and not zero else None,
         model_name=name,
-        **{**numbers, **optimizer_of(optimizer), **adapters},
+        **{**numbers, **deepspeed.optimizer_of(optimizer), **adapters},
         unknown=unknown,
         notes=(*(notes[1:] if packs else notes), *changing),
     )

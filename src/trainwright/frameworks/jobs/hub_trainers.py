@@ -18,45 +18,9 @@ from typing import Any, Final
 
 from trainwright.errors import InvalidInput
 from trainwright.formats.catalog import open_model
-from trainwright.frameworks.jobs.deepspeed import (
-    ENGINE,
-    STAGE_IN_NAME,
-    moved_by_zero,
-    odd_optimizer,
-    optimizer_of,
-    reduced_in,
-    sharding_beside,
-    sharding_of,
-)
-from trainwright.frameworks.jobs.fine_tuning import (
-    engine_degrees,
-    sequences_in,
-)
+from trainwright.frameworks.jobs import deepspeed, script, settings
+from trainwright.frameworks.jobs.fine_tuning import engine_degrees, sequences_in
 from trainwright.frameworks.jobs.hugging_face import read_trl
-from trainwright.frameworks.jobs.script import (
-    PAIRED,
-    REFERS,
-    Launch,
-    flags_of,
-    overrides_of,
-    read_launch,
-    text_beside,
-    unpriced,
-)
-from trainwright.frameworks.jobs.settings import (
-    BY_FSDP,
-    NOTHING,
-    UNDESCRIBED,
-    Beside,
-    Settings,
-    StatedRun,
-    catalog_name,
-    fix_of,
-    format_named,
-    parse_yaml,
-    products_of,
-    put_over,
-)
 from trainwright.frameworks.megatron import dispatcher_of
 from trainwright.frameworks.shell.values import Value
 from trainwright.model.recipe import ALL_IN_16_BIT
@@ -71,12 +35,18 @@ def _only(tables: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
     return {name: tables[name] for name in names if name in tables}
 
 
-def _adapters(table: Settings, *, rank: str, targets: str, usual: int | None) -> dict[str, Any]:
+def _adapters(
+    table: settings.Settings, *, rank: str, targets: str, usual: int | None
+) -> dict[str, Any]:
     """Low-rank adapters as options; nothing where a rank is neither said nor usual."""
     number = table.count(rank, least=0)
     number = usual if number is None else number
     named = table.texts(targets)
-    return {"lora_rank": number, "lora_targets": products_of(named or ("all",))} if number else {}
+    return (
+        {"lora_rank": number, "lora_targets": settings.products_of(named or ("all",))}
+        if number
+        else {}
+    )
 
 
 # VeOmni: FSDP2 over float32 shards, heads traded between ranks of a sequence
@@ -93,9 +63,11 @@ _VEOMNI_HARMLESS: Final = re.compile(
 _VEOMNI_UNMODELLED: Final = ("chunk_mbs_config", "extra_parallel_sizes", "ep_outside")
 
 
-def read_veomni(text: str, beside: Beside = NOTHING) -> StatedRun:
+def read_veomni(text: str, beside: settings.Beside = settings.NOTHING) -> settings.StatedRun:
     """A file of VeOmni's trainers."""
-    found = Settings(parse_yaml(text, variables=beside.variables), from_words=True)
+    found = settings.Settings(
+        settings.parse_yaml(text, variables=beside.variables), from_words=True
+    )
     model, data, train = (found.table(name) for name in ("model", "data", "train"))
     mesh = train.table("accelerator")
     fsdp, heads = mesh.table("fsdp_config"), mesh.count("ulysses_size") or 1
@@ -107,10 +79,10 @@ def read_veomni(text: str, beside: Beside = NOTHING) -> StatedRun:
     shards = fsdp.one_of("fsdp_mode", ("ddp", "fsdp1", "fsdp2"), "fsdp2") != "ddp"
     mixed = fsdp.table("mixed_precision")
     is_mixed = mixed.switch("enable", default=True)
-    computed = format_named(mixed.text("param_dtype")) or "bf16"
-    reduced = format_named(mixed.text("reduce_dtype")) or "fp32"
+    computed = settings.format_named(mixed.text("param_dtype")) or "bf16"
+    reduced = settings.format_named(mixed.text("reduce_dtype")) or "fp32"
     held = mesh.table(mesh.first("offload", "offload_config"))
-    offload = BY_FSDP if fsdp.switch("offload") else ()
+    offload = settings.BY_FSDP if fsdp.switch("offload") else ()
     if held.switch("enable_activation"):
         offload = (*offload, "activations to cpu")
     kernels = model.table("ops_implementation")
@@ -135,7 +107,7 @@ def read_veomni(text: str, beside: Beside = NOTHING) -> StatedRun:
     sequence = data.count("max_seq_len")
     unknown, changing = found.remarks(harmless=_VEOMNI_HARMLESS, unmodelled=_VEOMNI_UNMODELLED)
     found.check()
-    return StatedRun(
+    return settings.StatedRun(
         **{**degrees, "cp": degrees["cp"] * heads},
         context_exchange="all_to_all" if heads > 1 else None,
         etp=1 if degrees["ep"] > 1 else None,
@@ -151,7 +123,7 @@ def read_veomni(text: str, beside: Beside = NOTHING) -> StatedRun:
         reduce_dtype=reduced if shards else None,
         offload=offload,
         model_name=name,
-        **{**optimizer_of("muon" if optimizer == "muon" else "adamw"), **numbers},
+        **{**deepspeed.optimizer_of("muon" if optimizer == "muon" else "adamw"), **numbers},
         **adapters,
         unknown=unknown,
         notes=(*notes, *changing),
@@ -173,17 +145,19 @@ _ARCTIC_UNMODELLED: Final = (
 )  # fmt: skip
 
 
-def read_arctic(text: str, beside: Beside = NOTHING) -> StatedRun:
+def read_arctic(text: str, beside: settings.Beside = settings.NOTHING) -> settings.StatedRun:
     """A file of ArcticTraining."""
-    found = Settings(parse_yaml(text, variables=beside.variables), from_words=True)
+    found = settings.Settings(
+        settings.parse_yaml(text, variables=beside.variables), from_words=True
+    )
     model, data = found.table("model"), found.table("data")
     heads, experts = (found.count(f"{way}_parallel_size") or 1 for way in ("sequence", "expert"))
     size, steps = found.count("micro_batch_size") or 1, found.count("gradient_accumulation_steps")
     given = found.value("deepspeed")
     inside = given if isinstance(given, dict) else {}
     inside = inside if "zero_optimization" in inside else {"zero_optimization": {"stage": 2}}
-    said = sharding_of(Settings(inside, from_words=True, path="deepspeed."))
-    dtype = format_named(model.text("dtype")) or "bf16"
+    said = deepspeed.sharding_of(settings.Settings(inside, from_words=True, path="deepspeed."))
+    dtype = settings.format_named(model.text("dtype")) or "bf16"
     peft = model.table("peft_config")
     adapters = _adapters(peft, rank="r", targets="target_modules", usual=None)
     kind, name = model.text("type") or "", model.text("name_or_path")
@@ -192,9 +166,9 @@ def read_arctic(text: str, beside: Beside = NOTHING) -> StatedRun:
     if found.switch("activation_checkpoint_cpu_offload"):
         offload = (*offload, "activations to cpu")
     optimizer = found.table("optimizer").text("type")
-    notes, tile = [_ALL_LONGEST, *odd_optimizer(optimizer)], None
+    notes, tile = [_ALL_LONGEST, *deepspeed.odd_optimizer(optimizer)], None
     if found.switch("tiled_mlp_compute"):  # in as many parts as it takes to be square
-        known = catalog_name(name or "")
+        known = settings.catalog_name(name or "")
         tile = 4096 if known is None else open_model(known).config.hidden_size
         notes += () if known else ("tiled_mlp_compute: priced in tiles of 4096 tokens",)
     trains = found.text("type") or "sft"
@@ -203,7 +177,7 @@ def read_arctic(text: str, beside: Beside = NOTHING) -> StatedRun:
     sequence = data.count("max_length") or 8192
     unknown, changing = found.remarks(harmless=_ARCTIC_HARMLESS, unmodelled=_ARCTIC_UNMODELLED)
     found.check()
-    return StatedRun(
+    return settings.StatedRun(
         tp=1,
         pp=1,
         cp=heads,
@@ -220,28 +194,28 @@ def read_arctic(text: str, beside: Beside = NOTHING) -> StatedRun:
         mlp_tile=tile,
         precision=dtype,
         gradient_dtype=said.kept_in(dtype),
-        reduce_dtype=reduced_in(dtype, said.reduce_dtype),
+        reduce_dtype=deepspeed.reduced_in(dtype, said.reduce_dtype),
         offload=offload,
-        engine=None if not said.zero else _LIGER if "liger" in kind else ENGINE,
+        engine=None if not said.zero else _LIGER if "liger" in kind else deepspeed.ENGINE,
         model_name=name,
-        **optimizer_of(optimizer),
+        **deepspeed.optimizer_of(optimizer),
         **adapters,
         unknown=unknown,
         notes=(*notes, *changing),
     )
 
 
-_LIGER: Final = f"{ENGINE}-liger"  # its account: cluster/memory/liger-deepspeed.toml
+_LIGER: Final = f"{deepspeed.ENGINE}-liger"  # its account: cluster/memory/liger-deepspeed.toml
 
 
 # DistillKit: TRL's arguments beside a teacher, whose answers may lie in the data
 # -------------------------------------------------------------------------------
 
 
-def read_distillkit(text: str, beside: Beside = NOTHING) -> StatedRun:
+def read_distillkit(text: str, beside: settings.Beside = settings.NOTHING) -> settings.StatedRun:
     """A file of DistillKit, what the student trains."""
-    whole = parse_yaml(text, variables=beside.variables)
-    found = Settings(whole, from_words=True)
+    whole = settings.parse_yaml(text, variables=beside.variables)
+    found = settings.Settings(whole, from_words=True)
     told, teacher = dict(found.table("training_args").whole()), found.table("teacher")
     told.setdefault("max_length", found.count("sequence_length"))
     told["model_name_or_path"] = found.text(found.first("train_model", "model"))
@@ -274,9 +248,11 @@ _AREAL_HARMLESS: Final = re.compile(
 _DEGREE: Final = re.compile(r"([dtpce])([0-9]{1,5})")
 
 
-def read_areal(text: str, beside: Beside = NOTHING) -> StatedRun:
+def read_areal(text: str, beside: settings.Beside = settings.NOTHING) -> settings.StatedRun:
     """A file of AReaL: what its actor trains."""
-    found = Settings(parse_yaml(text, variables=beside.variables), from_words=True)
+    found = settings.Settings(
+        settings.parse_yaml(text, variables=beside.variables), from_words=True
+    )
     actor, data, answer = (found.table(name) for name in ("actor", "train_dataset", "gconfig"))
     engine, _, rest = (actor.text("backend") or "").partition(":")
     parts = re.fullmatch(r"\(?attn:(\w+)\|ffn:(\w+)\)?", rest)
@@ -292,7 +268,7 @@ def read_areal(text: str, beside: Beside = NOTHING) -> StatedRun:
     samples = answer.count("n_samples") or 1 if reinforces else 1
     whole, minis = data.count("batch_size"), actor.count("ppo_n_minibatches") or 1
     trains = {"rw": "reward"}.get(data.text("type") or "", data.text("type") or "")
-    answers = 2 if trains in PAIRED else 1
+    answers = 2 if trains in script.PAIRED else 1
     batch = None if whole is None else max(1, whole * samples // (minis if reinforces else 1))
     batch = None if batch is None else answers * batch
     prompt, longest = data.count("max_length"), answer.count("max_tokens")
@@ -301,7 +277,7 @@ def read_areal(text: str, beside: Beside = NOTHING) -> StatedRun:
     limits = actor.table("mb_spec")
     tokens, size = limits.count("max_tokens_per_mb"), 1
     notes = [_POLICY if reinforces else _ALL_LONGEST]
-    notes += unpriced(trains, actor, adapts=actor.switch("use_lora")) if answers > 1 else ()
+    notes += script.unpriced(trains, actor, adapts=actor.switch("use_lora")) if answers > 1 else ()
     if tokens:
         size = sequences_in(tokens, sequence, batch, replicas) or 1
         notes.append(f"max_tokens_per_mb {tokens}: a microbatch is priced as {size} longest")
@@ -311,8 +287,8 @@ def read_areal(text: str, beside: Beside = NOTHING) -> StatedRun:
     again = actor.switch("gradient_checkpointing")
     partly = told.text("recompute_granularity") == "selective"
     mode = "none" if not again else "selective" if is_megatron and partly else "full"
-    dtype = format_named(actor.text("dtype")) or "bf16"
-    reduced = format_named(actor.text("grad_reduce_dtype")) or "fp32"
+    dtype = settings.format_named(actor.text("dtype")) or "bf16"
+    reduced = settings.format_named(actor.text("grad_reduce_dtype")) or "fp32"
     optimizer = actor.table("optimizer").text("type") or "adam"
     held = actor.table("fsdp").switch("offload_params")
     adapters: dict[str, Any] = {}
@@ -332,7 +308,7 @@ def read_areal(text: str, beside: Beside = NOTHING) -> StatedRun:
         if parts
         else math.prod(size for axis, size in axes.items() if axis != "e")
     )
-    return StatedRun(
+    return settings.StatedRun(
         tp=axes.get("t", 1),
         pp=axes.get("p", 1),
         dp=replicas,
@@ -348,16 +324,16 @@ def read_areal(text: str, beside: Beside = NOTHING) -> StatedRun:
         micro_batch=size,
         global_batch=batch,
         per_example=answers,
-        reference=(trains in REFERS and "ref" in found) or None,
+        reference=(trains in script.REFERS and "ref" in found) or None,
         sequence=sequence,
         recompute=mode,
         precision=dtype,
         reduce_dtype=None if is_megatron else reduced,
-        offload=BY_FSDP if held else (),
+        offload=settings.BY_FSDP if held else (),
         num_devices=devices,
         devices_per_node=min(nodes, devices),
         model_name=name,
-        **{**optimizer_of(optimizer.removesuffix("_bf16")), **numbers},
+        **{**deepspeed.optimizer_of(optimizer.removesuffix("_bf16")), **numbers},
         **adapters,
         unknown=unknown,
         notes=(*notes, *changing),
@@ -381,17 +357,17 @@ _ROLL_HARMLESS: Final = re.compile(
 _ROLL_UNMODELLED: Final = ("freeze_module_prefix",)
 
 
-def read_roll(text: str, beside: Beside = NOTHING) -> StatedRun:
+def read_roll(text: str, beside: settings.Beside = settings.NOTHING) -> settings.StatedRun:
     """A file of ROLL: what its actor trains."""
-    tables = _only(parse_yaml(text, variables=beside.variables), _ROLL_READ)
-    found = Settings(tables, from_words=True)
+    tables = _only(settings.parse_yaml(text, variables=beside.variables), _ROLL_READ)
+    found = settings.Settings(tables, from_words=True)
     actor = found.table("actor_train")
     model, training, way = (
         actor.table(f"{part}_args") for part in ("model", "training", "strategy")
     )
     strategy, config = way.text("strategy_name") or "", way.value("strategy_config")
     is_megatron, is_fsdp = "megatron" in strategy, "fsdp" in strategy
-    told = way.table("strategy_config") if isinstance(config, dict) else Settings({})
+    told = way.table("strategy_config") if isinstance(config, dict) else settings.Settings({})
     heads = model.count("ulysses_size") or 1
     degrees = engine_degrees(told, heads=heads if is_fsdp else 1, is_on=is_megatron)
     size = training.count("per_device_train_batch_size") or 1
@@ -421,21 +397,21 @@ def read_roll(text: str, beside: Beside = NOTHING) -> StatedRun:
         shards = told.count("fsdp_size", also=-1)
         if shards not in (None, -1, devices):
             notes.append(f"fsdp_size {shards}: priced as sharded over all replicas")
-        if format_named(told.text("param_dtype")) == "bf16":  # weights are loaded in it
+        if settings.format_named(told.text("param_dtype")) == "bf16":  # weights are loaded in it
             numbers = {**ALL_IN_16_BIT}
-        offload = BY_FSDP if told.switch("offload_policy") else ()
+        offload = settings.BY_FSDP if told.switch("offload_policy") else ()
     else:
-        stage = STAGE_IN_NAME.search(str(config))
+        stage = deepspeed.STAGE_IN_NAME.search(str(config))
         zero = int(stage[1]) if stage else 3
         notes.append(f"strategy_config {config}: priced as ZeRO {zero}; give --zero")
         numbers = {"gradient_dtype": "bf16"}
     adapters = _adapters(model, rank="lora_rank", targets="lora_target", usual=None)
-    reduced = format_named(told.text("reduce_dtype"))
+    reduced = settings.format_named(told.text("reduce_dtype"))
     dispatcher = told.text("moe_token_dispatcher_type")
     name = found.text("pretrain") or model.text("model_name_or_path")
     unknown, changing = found.remarks(harmless=_ROLL_HARMLESS, unmodelled=_ROLL_UNMODELLED)
     found.check()
-    return StatedRun(
+    return settings.StatedRun(
         **degrees,
         **mode,
         zero=zero,
@@ -472,26 +448,28 @@ _PIPELINE_USUAL: Final = {
 }  # fmt: skip
 
 
-def read_pipeline_rl(text: str, beside: Beside = NOTHING) -> StatedRun:
+def read_pipeline_rl(text: str, beside: settings.Beside = settings.NOTHING) -> settings.StatedRun:
     """A file of PipelineRL, over those beside it that it is based on."""
-    notes, none = [_POLICY], Launch(program="", words=())
+    notes, none = [_POLICY], script.Launch(program="", words=())
     tables: dict[str, Any] = {"finetune": dict(_PIPELINE_USUAL)}
-    inner = text_beside("finetune/base.yaml", none, beside)
-    put_over(tables, {"finetune": parse_yaml(inner, resolved=False)} if inner else {})
-    own = parse_yaml(text, resolved=False)
+    inner = script.text_beside("finetune/base.yaml", none, beside)
+    settings.put_over(
+        tables, {"finetune": settings.parse_yaml(inner, resolved=False)} if inner else {}
+    )
+    own = settings.parse_yaml(text, resolved=False)
     based = [
         each for each in own.get("defaults") or () if isinstance(each, str) and each != "_self_"
     ]
     for base in based:
-        lower = text_beside(f"{base}.yaml", none, beside)
+        lower = script.text_beside(f"{base}.yaml", none, beside)
         if lower is None:
             notes.append(f"{base}.yaml is not beside this file, and what it says is not used")
-        put_over(tables, parse_yaml(lower, resolved=False) if lower else {})
-    put_over(tables, own)
-    found = Settings(_only(tables, _PIPELINE_READ), from_words=True)
+        settings.put_over(tables, settings.parse_yaml(lower, resolved=False) if lower else {})
+    settings.put_over(tables, own)
+    found = settings.Settings(_only(tables, _PIPELINE_READ), from_words=True)
     tune, world = found.table("finetune"), found.table("world")
     named = found.text("deepspeed_config") or "deepspeed_stage3_bf16"
-    sharded = sharding_beside(f"deepspeed/{named}.json", beside)
+    sharded = deepspeed.sharding_beside(f"deepspeed/{named}.json", beside)
     notes += sharded.notes
     size, passes = tune.count("train_batch_size") or 1, tune.count("gradient_accumulation_passes")
     context, sequence = tune.count("seq_parallel") or 1, tune.count("seq_length")
@@ -509,7 +487,7 @@ def read_pipeline_rl(text: str, beside: Beside = NOTHING) -> StatedRun:
     name = found.text("model_path")
     unknown, changing = found.remarks(harmless=_PIPELINE_HARMLESS)
     found.check()
-    return StatedRun(
+    return settings.StatedRun(
         tp=1,
         pp=1,
         cp=context,
@@ -520,13 +498,13 @@ def read_pipeline_rl(text: str, beside: Beside = NOTHING) -> StatedRun:
         recompute="full" if again else "none",
         precision="bf16",
         gradient_dtype=sharded.kept_in("bf16"),
-        reduce_dtype=reduced_in("bf16", sharded.reduce_dtype),
+        reduce_dtype=deepspeed.reduced_in("bf16", sharded.reduce_dtype),
         offload=sharded.offload,
-        engine=ENGINE if sharded.zero else None,
+        engine=deepspeed.ENGINE if sharded.zero else None,
         num_devices=devices,
         devices_per_node=devices,
         model_name=name,
-        **optimizer_of(optimizer),
+        **deepspeed.optimizer_of(optimizer),
         **adapters,
         unknown=unknown,
         notes=(*notes, *changing),
@@ -549,11 +527,11 @@ _SKYRL_HARMLESS: Final = re.compile(
 )
 
 
-def read_skyrl(text: str, beside: Beside = NOTHING) -> StatedRun:
+def read_skyrl(text: str, beside: settings.Beside = settings.NOTHING) -> settings.StatedRun:
     """A script of SkyRL: what its policy trains."""
-    launch = read_launch(text, beside)
-    tables = _only(overrides_of(launch.words), ("trainer", "generator"))
-    found = Settings(tables, from_words=True)
+    launch = script.read_launch(text, beside)
+    tables = _only(script.overrides_of(launch.words), ("trainer", "generator"))
+    found = settings.Settings(tables, from_words=True)
     trainer, made = found.table("trainer"), found.table("generator")
     policy, place = trainer.table("policy"), trainer.table("placement")
     model = policy.table("model")
@@ -570,7 +548,7 @@ def read_skyrl(text: str, beside: Beside = NOTHING) -> StatedRun:
     each = place.count("policy_num_gpus_per_node") or 1
     again = trainer.switch("gradient_checkpointing", default=True)
     adapters = _adapters(model.table("lora"), rank="rank", targets="target_modules", usual=None)
-    offload = BY_FSDP if fsdp.switch("cpu_offload") else ()
+    offload = settings.BY_FSDP if fsdp.switch("cpu_offload") else ()
     shards = fsdp.count("fsdp_size", also=-1)
     notes = [_POLICY]
     if shards not in (None, -1, nodes * each):
@@ -581,11 +559,13 @@ def read_skyrl(text: str, beside: Beside = NOTHING) -> StatedRun:
         name = path.shown() if not path.is_open else None
     if name is None:
         unknown_path = path.unknowns[0] if isinstance(path, Value) and path.is_open else None
-        why = "no model" if unknown_path is None else f"{unknown_path}{fix_of(unknown_path)}"
-        notes.insert(0, f"{UNDESCRIBED}: {why}")
+        why = (
+            "no model" if unknown_path is None else f"{unknown_path}{settings.fix_of(unknown_path)}"
+        )
+        notes.insert(0, f"{settings.UNDESCRIBED}: {why}")
     unknown, changing = found.remarks(harmless=_SKYRL_HARMLESS, unmodelled=("arctic_rl",))
     found.check()
-    return StatedRun(
+    return settings.StatedRun(
         **degrees,
         zero=1 if is_megatron else 3,
         program="megatron" if is_megatron else None,
@@ -618,10 +598,12 @@ _COLOSSAL_HARMLESS: Final = re.compile(
 _PLUGINS: Final = {"ddp": 0, "zero1": 1, "zero2": 2, "zero2_cpu": 2, "gemini": 3, "gemini_auto": 3}
 
 
-def read_colossalai(text: str, beside: Beside = NOTHING) -> StatedRun:
+def read_colossalai(text: str, beside: settings.Beside = settings.NOTHING) -> settings.StatedRun:
     """A script that `colossalai run` starts: supervised programs of ColossalAI's applications."""
-    launch = read_launch(text, beside)
-    found = Settings(flags_of(launch.words), spelled=lambda path: "--" + path, from_words=True)
+    launch = script.read_launch(text, beside)
+    found = settings.Settings(
+        script.flags_of(launch.words), spelled=lambda path: "--" + path, from_words=True
+    )
     plugin = found.one_of("plugin", (*_PLUGINS, "3d"), "gemini")
     program = launch.program.rpartition("/")[2]
     if "ppo" in program or "grpo" in program:
@@ -635,7 +617,7 @@ def read_colossalai(text: str, beside: Beside = NOTHING) -> StatedRun:
     size = part if plugin == "3d" and pipeline > 1 and part else whole
     steps = found.count("accumulation_steps") or 1
     words = re.findall(r"[a-z]+", program)
-    kind = next((each for each in words if each in PAIRED), None)
+    kind = next((each for each in words if each in script.PAIRED), None)
     answers = 1 if kind is None else 2
     usual = 8192 if "pretrained" in found else 512 if "sft" in program else 2048
     sequence = found.count(found.first("max_length", "max_len"))
@@ -645,14 +627,16 @@ def read_colossalai(text: str, beside: Beside = NOTHING) -> StatedRun:
     lora = _adapters(found, rank="lora_rank", targets="lora_target", usual=None)
     notes = [_ALL_LONGEST]
     if kind is not None:
-        notes += unpriced(kind, found, adapts=bool(lora))
+        notes += script.unpriced(kind, found, adapts=bool(lora))
     if sequence is None:
         notes.append(f"the longest sequence is not said: priced as {usual}, the default")
     if plugin in ("gemini", "gemini_auto"):
         notes.append(f"plugin {plugin}: what it keeps in chunks is priced as ZeRO-3")
     name = found.value(found.first("pretrained", "pretrain"))
     if not isinstance(name, str) or not name:
-        notes.insert(0, f"{UNDESCRIBED}: --pretrain is empty, or known only when the script runs")
+        notes.insert(
+            0, f"{settings.UNDESCRIBED}: --pretrain is empty, or known only when the script runs"
+        )
     found.switch("enable_sequence_parallelism")
     found.text("sp_mode")
     unknown, changing = found.remarks(
@@ -660,7 +644,7 @@ def read_colossalai(text: str, beside: Beside = NOTHING) -> StatedRun:
     )
     found.check()
     is_sharded = plugin != "ddp" and zero > 0
-    return StatedRun(
+    return settings.StatedRun(
         tp=tensor,
         pp=pipeline,
         cp=heads,
@@ -668,14 +652,14 @@ def read_colossalai(text: str, beside: Beside = NOTHING) -> StatedRun:
         micro_batch=answers * size,
         batch_per_replica=answers * whole * steps,
         per_example=answers,
-        reference=(kind in REFERS) or None,
+        reference=(kind in script.REFERS) or None,
         sequence=sequence or usual,
         recompute="full" if again else "none",
         flash_attention=None if fused else False,
         precision=half,
         gradient_dtype=half if is_sharded else None,
         reduce_dtype=half,
-        offload=moved_by_zero(zero, {"optimizer": "cpu"}) if moved else (),
+        offload=deepspeed.moved_by_zero(zero, {"optimizer": "cpu"}) if moved else (),
         optimizer="adam",
         num_devices=launch.devices.total,
         devices_per_node=launch.devices.per_node,

@@ -20,44 +20,8 @@ from typing import Any, Final
 from trainwright.errors import InvalidInput
 from trainwright.formats.atomic_file import read_bytes
 from trainwright.formats.hf_config import EXPERT_PRODUCTS
-from trainwright.frameworks.jobs.deepspeed import (
-    ENGINE,
-    FIRST_FSDP,
-    STAGE_IN_NAME,
-    Sharding,
-    first_fsdp,
-    fsdp_of,
-    fsdp_stage,
-    moved_by_zero,
-    named_sharding,
-    odd_optimizer,
-    optimizer_of,
-    read_sharding,
-    reduced_in,
-    sharding_beside,
-    sharding_told,
-)
-from trainwright.frameworks.jobs.fine_tuning import (
-    is_second_way,
-    read_second_way,
-)
-from trainwright.frameworks.jobs.script import (
-    LOG_PROBS,
-    PAIRED,
-    REFERS,
-    Devices,
-    Launch,
-    beyond_supervised,
-    config_overrides,
-    flags_of,
-    is_beside_others,
-    kind_of,
-    python_value,
-    read_launch,
-    text_beside,
-    trainer_named,
-    usual_loss,
-)
+from trainwright.frameworks.jobs import deepspeed, script
+from trainwright.frameworks.jobs.fine_tuning import is_second_way, read_second_way
 from trainwright.frameworks.jobs.settings import (
     BY_FSDP,
     NOTHING,
@@ -178,10 +142,10 @@ def read_trl(text: str, beside: Beside = NOTHING) -> StatedRun:
     """
     if is_trainer_program(text):
         return _program(text, beside)
-    if not (is_trainer_script(text) or is_beside_others(beside)):
+    if not (is_trainer_script(text) or script.is_beside_others(beside)):
         return _recipe(parse_yaml(text, variables=beside.variables), beside, text)
-    launch = read_launch(text, beside)
-    flags = flags_of(launch.words)
+    launch = script.read_launch(text, beside)
+    flags = script.flags_of(launch.words)
     notes = list(launch.notes)
     flags = _with_fsdp(_with_file(flags, launch, beside, notes), launch, beside, notes)
     given, sharding, devices = flags.get("deepspeed"), None, launch.devices
@@ -197,30 +161,32 @@ def read_trl(text: str, beside: Beside = NOTHING) -> StatedRun:
         except InvalidInput as error:  # what a program makes of a template
             wanted = f"{name} is written by the script, and what it says is not known: give a copy"
             raise InvalidInput.of("deepspeed", f"{wanted} of it that --deepspeed names") from error
-        sharding = read_sharding(written, name)
+        sharding = deepspeed.read_sharding(written, name)
     is_trl = launch.program == "trl"
     if is_trl:
         turned_on = _left_to_trl(flags)
         notes += [f"--{key} is not said: on, as TRL has it since 0.22" for key in turned_on]
         flags = {**flags, **turned_on}
     if OF_TRLS_OWN.fullmatch(launch.program) and (own_kind := _IN_TRL.search(text)):
-        named = {} if (kind := trainer_named(own_kind[0].split()[-1])) is None else {"rl": kind}
-        loss, said = usual_loss({**named, **flags}, text, beside)
+        named = (
+            {} if (kind := script.trainer_named(own_kind[0].split()[-1])) is None else {"rl": kind}
+        )
+        loss, said = script.usual_loss({**named, **flags}, text, beside)
         flags, notes = {**flags, **loss}, [*notes, *said]
     if launch.program == "swift":  # its own defaults; its processes stand in the environment
-        flags, devices = {**_SWIFT, **flags}, Devices()
+        flags, devices = {**_SWIFT, **flags}, script.Devices()
     if not OF_TRLS_OWN.fullmatch(launch.program) and _adapts_alone(flags):
         flags["use_peft"] = "true"
         notes.append("a rank without a switch: read as adapters beside frozen weights")
     if own:
         flags, chat_notes = _of_chat(flags)
         notes += chat_notes
-    if (trainer := trainer_named(launch.program)) is not None:
+    if (trainer := script.trainer_named(launch.program)) is not None:
         flags = {"rl": trainer, **flags}
     found = Settings(flags, spelled=lambda path: "--" + path, from_words=True)
-    changes, kind = config_overrides(found), found.text("model_type")
+    changes, kind = script.config_overrides(found), found.text("model_type")
     dropout = found.number("dropout") if own else None
-    sharding = sharding_told(found) if own else sharding
+    sharding = deepspeed.sharding_told(found) if own else sharding
     if any(name in flags for name in _OF_LLAMAFACTORY):
         run = _llamafactory(found, beside, sharding)
     else:
@@ -303,13 +269,13 @@ def _program(text: str, beside: Beside) -> StatedRun:
             loads |= "Model" in ast.unparse(call.func)
         elif not name.endswith(("Arguments", "Config")):
             continue
-        if (kind := trainer_named(name)) is not None:
+        if (kind := script.trainer_named(name)) is not None:
             given.setdefault("rl", kind)
         for word, own in taken.items():
             if word not in words:
                 continue
             try:
-                read = python_value(words[word], named)
+                read = script.python_value(words[word], named)
             except ValueError:
                 unknown.append(own)
                 continue
@@ -322,7 +288,7 @@ def _program(text: str, beside: Beside) -> StatedRun:
     if made_by_trl:
         run = _recipe(given, beside, text, loaded_in=None if loads else "fp32")
     else:
-        loss, said = usual_loss(given, text, beside) if "SFTTrainer(" in text else ({}, ())
+        loss, said = script.usual_loss(given, text, beside) if "SFTTrainer(" in text else ({}, ())
         run = _trl(Settings({**given, **loss}, from_words=True), beside)
         run = replace(run, notes=(*said, *run.notes))
     lost = sorted({each for each in unknown if each not in given and each in _PRICED})
@@ -338,7 +304,7 @@ _PRICED: Final = frozenset(
 
 
 def _with_file(
-    flags: dict[str, Any], launch: Launch, beside: Beside, notes: list[str]
+    flags: dict[str, Any], launch: script.Launch, beside: Beside, notes: list[str]
 ) -> dict[str, Any]:
     """The arguments over those of the file that `--config` or the first word names.
 
@@ -348,7 +314,7 @@ def _with_file(
     name = flags.get("config", first)
     if isinstance(name, str) and name.endswith((".yaml", ".yml")):
         flags = {key: value for key, value in flags.items() if key != "config"}
-        if (text := text_beside(name, launch, beside)) is None:
+        if (text := script.text_beside(name, launch, beside)) is None:
             notes.append(f"{name} is not beside this file, and what it says is not used")
         else:
             flags = {**parse_yaml(text, variables=beside.variables), **flags}
@@ -361,13 +327,13 @@ def _with_file(
 
 
 def _with_fsdp(
-    given: dict[str, Any], launch: Launch, beside: Beside, notes: list[str]
+    given: dict[str, Any], launch: script.Launch, beside: Beside, notes: list[str]
 ) -> dict[str, Any]:
     """The arguments with what a file says that `fsdp_config` names in place of its name."""
     name = given.get("fsdp_config")
     if not isinstance(name, str) or not name.endswith(".json"):
         return given
-    if (inside := text_beside(name, launch, beside)) is None:
+    if (inside := script.text_beside(name, launch, beside)) is None:
         notes.append(f"{name} is not beside this file, and what it says is not used")
         return given
     return {**given, "fsdp_config": parse_yaml(inside)}
@@ -384,8 +350,8 @@ def _recipe(
     config = given.get("accelerate_config")
     kept = {key: value for key, value in given.items() if key != "accelerate_config"}
     notes = [f"{key} is not said: on, as TRL has it since 0.22" for key in own]
-    kept = _with_fsdp(kept, Launch(program="", words=()), beside, notes)
-    loss, said = usual_loss(given, text, beside)
+    kept = _with_fsdp(kept, script.Launch(program="", words=()), beside, notes)
+    loss, said = script.usual_loss(given, text, beside)
     settings = Settings({**kept, **own, **loss}, from_words=True)
     run = _trl(settings, beside, loaded_in=loaded_in)
     if config is not None:
@@ -427,14 +393,18 @@ def _started_so(
             given = parse_yaml(data.decode(), variables=beside.variables)
         except (InvalidInput, UnicodeDecodeError):
             name = str(config).rpartition("/")[2]
-            said = STAGE_IN_NAME.search(name)
+            said = deepspeed.STAGE_IN_NAME.search(name)
             stage = int(said[1]) if said else 3 if "fsdp" in name.lower() else 0
             if name not in _OF_TRL_ITSELF:
                 notes.append(f"{name} is not beside this file: priced as ZeRO {stage}; give --zero")
-            reduced = reduced_in(run.precision) if stage else run.reduce_dtype
-            engine = ENGINE if stage and "fsdp" not in name.lower() else None
+            reduced = deepspeed.reduced_in(run.precision) if stage else run.reduce_dtype
+            engine = deepspeed.ENGINE if stage and "fsdp" not in name.lower() else None
             kept = reduced if engine else run.gradient_dtype
-            engine = FIRST_FSDP if stage and not engine and "fsdp2" not in name.lower() else engine
+            engine = (
+                deepspeed.FIRST_FSDP
+                if stage and not engine and "fsdp2" not in name.lower()
+                else engine
+            )
             return replace(
                 run, zero=stage, gradient_dtype=kept, reduce_dtype=reduced, engine=engine
             )
@@ -456,10 +426,11 @@ def _started_so(
         zero=own_run.zero,
         offload=offload,
         recompute=again,
-        gradient_dtype=reduced_in(run.precision, own_run.gradient_dtype)
-        if own_run.engine == ENGINE
+        gradient_dtype=deepspeed.reduced_in(run.precision, own_run.gradient_dtype)
+        if own_run.engine == deepspeed.ENGINE
         else run.gradient_dtype,
-        reduce_dtype=own_run.reduce_dtype or (reduced_in(run.precision) if own_run.zero else None),
+        reduce_dtype=own_run.reduce_dtype
+        or (deepspeed.reduced_in(run.precision) if own_run.zero else None),
         engine=own_run.engine,
         num_devices=run.num_devices or own_run.num_devices,
     )
@@ -468,7 +439,7 @@ def _started_so(
 def _trl(
     found: Settings,
     beside: Beside,
-    sharding: Sharding | None = None,
+    sharding: deepspeed.Sharding | None = None,
     *,
     loaded_in: str | None = None,
 ) -> StatedRun:
@@ -494,7 +465,7 @@ def _trl(
     checkpoints = found.table("gradient_checkpointing_kwargs")
     own = ("activations to cpu",) if checkpoints.switch("offload") else ()
     offload = _offloaded(found)
-    in_parts = found.text("loss_type") == "chunked_nll" or found.is_on(LOG_PROBS)
+    in_parts = found.text("loss_type") == "chunked_nll" or found.is_on(script.LOG_PROBS)
     run = _trainer(
         found,
         beside,
@@ -505,7 +476,7 @@ def _trl(
         or _wraps_checkpoints(found),
         adapters=adapters,
         bits=bits,
-        sharding=named_sharding(found, beside) if sharding is None else sharding,
+        sharding=deepspeed.named_sharding(found, beside) if sharding is None else sharding,
         packing=packing,
         model_key=found.first(*_MODELS),
         loaded_in=loaded_in,
@@ -579,7 +550,9 @@ _FROZEN: Final = {
 _OF_LLAMAFACTORY: Final = ("cutoff_len", "finetuning_type", "quantization_bit")
 
 
-def _llamafactory(found: Settings, beside: Beside, sharding: Sharding | None) -> StatedRun:
+def _llamafactory(
+    found: Settings, beside: Beside, sharding: deepspeed.Sharding | None
+) -> StatedRun:
     """LLaMA-Factory's own words; it recomputes every block unless told otherwise.
 
     What trains it makes float32, but in ZeRO-3 or all in bf16 (llamafactory/model/adapter).
@@ -612,7 +585,7 @@ def _llamafactory(found: Settings, beside: Beside, sharding: Sharding | None) ->
         recompute=not off,
         adapters=adapters,
         bits=bits,
-        sharding=named_sharding(found, beside) if sharding is None else sharding,
+        sharding=deepspeed.named_sharding(found, beside) if sharding is None else sharding,
         packing=found.switch("packing"),
         degrees=_megatron_degrees(found),
         reentrant=found.switch("use_reentrant_gc", default=True),
@@ -681,8 +654,8 @@ def read_axolotl(text: str, beside: Beside = NOTHING) -> StatedRun:
     degrees: dict[str, Any] = {"tp": tensor, "pp": 1, "cp": context, "ep": experts}
     if shards and not found.is_absent("dp_replicate_size"):
         degrees["dp"] = replicas * shards
-    sharding = named_sharding(found, beside)
-    zero, _ = fsdp_of(found)
+    sharding = deepspeed.named_sharding(found, beside)
+    zero, _ = deepspeed.fsdp_of(found)
     if sharding is None and (zero is not None or (shards or 1) > 1):
         degrees["zero"] = 3 if zero is None else zero
     offload = _offloaded(found)
@@ -741,7 +714,7 @@ def _accelerate(found: Settings, beside: Beside) -> StatedRun:
     fsdp = found.table("fsdp_config")
     recompute = None
     if kind == "FSDP":
-        zero = fsdp_stage(fsdp)
+        zero = deepspeed.fsdp_stage(fsdp)
         if re.search(r"^[45]$|HYBRID", str(fsdp.value("fsdp_sharding_strategy"))):
             notes.append("HYBRID_SHARD: priced as sharded over all replicas; give --state-copies")
         offload = BY_FSDP if fsdp.switch("fsdp_offload_params") else ()
@@ -751,14 +724,14 @@ def _accelerate(found: Settings, beside: Beside) -> StatedRun:
     if kind == "DEEPSPEED":
         path = given.text("deepspeed_config_file")
         if path is not None:
-            sharding = sharding_beside(path, beside)
+            sharding = deepspeed.sharding_beside(path, beside)
             zero = sharding.zero
             notes += sharding.notes
         else:
             stage = given.count("zero_stage", least=0, most=3)
             zero = 2 if stage is None else stage
         moved = {name: given.text(f"offload_{name}_device") for name in ("optimizer", "param")}
-        offload = moved_by_zero(zero, moved)
+        offload = deepspeed.moved_by_zero(zero, moved)
         steps = given.value("gradient_accumulation_steps")
         if steps not in (None, 1, "auto"):
             notes.append(f"gradient_accumulation_steps {steps}: the script's batch decides")
@@ -802,7 +775,11 @@ def _accelerate(found: Settings, beside: Beside) -> StatedRun:
         offload=offload or (() if sharding is None else sharding.offload),
         gradient_dtype=None if sharding is None else sharding.kept_in(words.get(precision or "")),
         reduce_dtype=_reduced_in(precision, sharding, wraps=kind in ("FSDP", "DEEPSPEED")),
-        engine=ENGINE if kind == "DEEPSPEED" and zero else first_fsdp(fsdp) if zero else None,
+        engine=deepspeed.ENGINE
+        if kind == "DEEPSPEED" and zero
+        else deepspeed.first_fsdp(fsdp)
+        if zero
+        else None,
         program="megatron" if kind == "MEGATRON_LM" else None,
         compiled=compiled or None,
         num_devices=None if kind == "NO" and processes is None else processes,
@@ -838,7 +815,7 @@ def _trainer(
     recompute: bool,
     adapters: dict[str, Any],
     bits: int | None,
-    sharding: Sharding | None,
+    sharding: deepspeed.Sharding | None,
     packing: bool,
     degrees: dict[str, Any] | None = None,
     offload: tuple[str, ...] = (),
@@ -862,21 +839,25 @@ def _trainer(
         notes.append(f"the longest sequence is not said: priced as {usual_sequence}, the default")
     if not packing:
         notes.append("sequences are priced at their longest: shorter ones take less")
-    kind = kind_of(found)
-    answers = 2 if kind in PAIRED else 1
-    notes += beyond_supervised(found, kind, adapts=bool(adapters))
+    kind = script.kind_of(found)
+    answers = 2 if kind in script.PAIRED else 1
+    notes += script.beyond_supervised(found, kind, adapts=bool(adapters))
     degrees = dict(degrees or {})
     stage = 0 if sharding is None else sharding.zero
-    wrapped, moved = fsdp_of(found)
+    wrapped, moved = deepspeed.fsdp_of(found)
     config = found.table("fsdp_config") if isinstance(found.value("fsdp_config"), dict) else None
-    engine = first_fsdp(config or Settings({}), found.value("fsdp_version")) if wrapped else None
+    engine = (
+        deepspeed.first_fsdp(config or Settings({}), found.value("fsdp_version"))
+        if wrapped
+        else None
+    )
     checkpoints = found.table("gradient_checkpointing_kwargs")
     if sharding is None and wrapped is not None:
         stage, offload = degrees.get("zero", wrapped), (*offload, *moved)
     degrees.setdefault("zero", stage)
     degrees.setdefault("recompute", "full" if recompute else "none")
     dropout = adapters.get("lora_dropout")
-    notes += odd_optimizer(optimizer)
+    notes += deepspeed.odd_optimizer(optimizer)
     precision = _precision(found)
     numbers: dict[str, Any] = {"gradient_dtype": sharding.kept_in(precision)} if sharding else {}
     if sharding is None and not adapters and _trains_in_bf16(found):
@@ -894,7 +875,7 @@ def _trainer(
     found.check()
     return StatedRun(
         **degrees,
-        **{**numbers, **optimizer_of(optimizer)},
+        **{**numbers, **deepspeed.optimizer_of(optimizer)},
         **{k: v for k, v in adapters.items() if k != "lora_dropout"},
         lora_dropout=dropout,
         flash_attention=False if is_plain else None,
@@ -902,12 +883,12 @@ def _trainer(
         micro_batch=answers * size,
         batch_per_replica=answers * size * steps,
         per_example=answers,
-        reference=(kind in REFERS and not found.switch("precompute_ref_log_probs")) or None,
+        reference=(kind in script.REFERS and not found.switch("precompute_ref_log_probs")) or None,
         sequence=sequence or usual_sequence,
         precision=precision,
         offload=offload or (() if sharding is None else sharding.offload),
         reduce_dtype=_reduced_in(precision, sharding, wraps=wrapped is not None),
-        engine=ENGINE if sharding is not None and sharding.zero else engine,
+        engine=deepspeed.ENGINE if sharding is not None and sharding.zero else engine,
         reentrant=checkpoints.switch("use_reentrant", default=reentrant),
         compiled=compiled or None,
         loaded_in=loaded if sharding is None and bits is None else None,
@@ -923,11 +904,13 @@ _OF_CHECKPOINT: Final = (
 )
 
 
-def _reduced_in(precision: str | None, sharding: Sharding | None, *, wraps: bool) -> str | None:
+def _reduced_in(
+    precision: str | None, sharding: deepspeed.Sharding | None, *, wraps: bool
+) -> str | None:
     """What replicas sum gradients in, where FSDP or DeepSpeed does; plain replicas as they are."""
     if sharding is None:
-        return reduced_in(precision) if wraps else None
-    return reduced_in(precision, sharding.reduce_dtype)
+        return deepspeed.reduced_in(precision) if wraps else None
+    return deepspeed.reduced_in(precision, sharding.reduce_dtype)
 
 
 # What turns fused attention off, where transformers chooses one by itself.

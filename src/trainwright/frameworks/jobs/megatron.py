@@ -18,15 +18,9 @@ from typing import Any, Final
 
 from trainwright.errors import Fault, InvalidInput
 from trainwright.formats.catalog import open_model
+from trainwright.frameworks.jobs import script
 from trainwright.frameworks.jobs.deepspeed import Sharding, odd_optimizer, sharding_of
 from trainwright.frameworks.jobs.megatron_model import hybrid_of, model_of, spelled
-from trainwright.frameworks.jobs.script import (
-    Devices,
-    Launch,
-    flags_of,
-    read_launch,
-    text_beside,
-)
 from trainwright.frameworks.jobs.settings import (
     NOTHING,
     PROJECTOR,
@@ -190,8 +184,8 @@ def read_megatron(text: str, beside: Beside = NOTHING) -> StatedRun:
         return _read_test(text, beside)
     if re.search(r"^(?:system|experiment):", text, re.MULTILINE):
         return _read_sections(text, beside)
-    launch = read_launch(text, beside)
-    flags = flags_of(launch.words)
+    launch = script.read_launch(text, beside)
+    flags = script.flags_of(launch.words)
     if launch.program == "megatron" and "model" in flags:
         return _read_swift(launch, flags, beside)
     found = settings_of(flags)
@@ -211,7 +205,7 @@ def read_megatron(text: str, beside: Beside = NOTHING) -> StatedRun:
     config = found.value("deepspeed_config") if found.switch("deepspeed") else None
     sharding = None
     if config is not None:
-        sharding = _given_sharding(str(config), text_beside(str(config), launch, beside))
+        sharding = _given_sharding(str(config), script.text_beside(str(config), launch, beside))
     devices = launch.devices
     rolled = {} if found.is_absent("rollout_batch_size") else _of_rollouts(flags)
     if rolled:
@@ -271,12 +265,12 @@ def _of_rollouts(flags: Mapping[str, Any]) -> dict[str, Any]:
     return {**given, **dict.fromkeys(filter(_ROLLED_HARMLESS.fullmatch, flags))}
 
 
-def _of_actor(found: Settings) -> Devices | None:
+def _of_actor(found: Settings) -> script.Devices | None:
     nodes, each = found.count("actor_num_nodes"), found.count("actor_num_gpus_per_node")
     if nodes is None and each is None:
         return None
     each = each or 8  # as its own default is
-    return Devices(total=(nodes or 1) * each, per_node=each)
+    return script.Devices(total=(nodes or 1) * each, per_node=each)
 
 
 # `megatron sft` of ms-swift: Megatron's arguments beside a model that is named, with its defaults.
@@ -299,7 +293,7 @@ _OF_PARTS: Final = {"freeze_vit": VISION, "freeze_aligner": PROJECTOR, _OF_TEXT:
 _FULL_PRECISION: Final = {"float16": "fp16", "float32": None}
 
 
-def _read_swift(launch: Launch, flags: Mapping[str, Any], beside: Beside) -> StatedRun:
+def _read_swift(launch: script.Launch, flags: Mapping[str, Any], beside: Beside) -> StatedRun:
     values = {**_OF_SWIFT, **flags}
     name, tuned = values.pop("model"), values.pop("tuner_type", values.pop("train_type", "full"))
     said = Settings(flags, from_words=True)
@@ -415,7 +409,7 @@ def _read_test(text: str, beside: Beside) -> StatedRun:
     values = {name: value for name, value in values.items() if not _NEMO.match(name)}
     total = nodes * each if type(nodes) is int and type(each) is int else None
     note = "what is not here is that of a recipe of NeMo: bf16, and ZeRO 1, are taken for granted"
-    devices = Devices(total=total, per_node=each if total else None, notes=(note,))
+    devices = script.Devices(total=total, per_node=each if total else None, notes=(note,))
     return read_arguments(settings_of({**usual, **values}), beside, devices=devices)
 
 
@@ -426,11 +420,13 @@ def _read_sections(text: str, beside: Beside) -> StatedRun:
     runner = Settings(experiment if isinstance(experiment, dict) else {}).table("runner")
     nodes, each = runner.count("nnodes"), runner.count("nproc_per_node")
     runner.check()
-    devices = _OPEN if each is None else Devices(total=(nodes or 1) * each, per_node=each)
+    devices = _OPEN if each is None else script.Devices(total=(nodes or 1) * each, per_node=each)
     if "model" not in whole:
         chosen = [each for each in whole.get("defaults") or () if isinstance(each, dict)]
         name = next((str(each["train"]) for each in chosen if "train" in each), "")
-        inner = text_beside(f"train/{name}.yaml", Launch(program="", words=()), beside)
+        inner = script.text_beside(
+            f"train/{name}.yaml", script.Launch(program="", words=()), beside
+        )
         if inner is None:
             problem = f"must have its table of {name} beside it: give train/{name}.yaml"
             raise InvalidInput.of("defaults", problem)
@@ -468,7 +464,7 @@ def _read_dump(text: str, dumped: str, beside: Beside) -> StatedRun:
     if (padded := _PADDED.search(text)) is not None:
         values["vocab_size"] = int(padded[1])
     size = values.get("world_size")
-    devices = Devices(total=size if type(size) is int and size > 0 else None)
+    devices = script.Devices(total=size if type(size) is int and size > 0 else None)
     return read_arguments(settings_of(values), beside, devices=devices, is_dump=True)
 
 
@@ -483,14 +479,14 @@ def _literal(text: str) -> Any:
 # -------------
 
 
-_OPEN: Final = Devices()
+_OPEN: Final = script.Devices()
 
 
 def read_arguments(
     found: Settings,
     beside: Beside,
     *,
-    devices: Devices = _OPEN,
+    devices: script.Devices = _OPEN,
     program: str = "",
     sharding: Sharding | None = None,
     is_dump: bool = False,

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from trainwright.errors import InvalidInput
 from trainwright.formats.atomic_file import read_bytes
+from trainwright.frameworks.jobs import settings
 from trainwright.frameworks.jobs.bridge import adapters_of, run_of, unsaid_of
 from trainwright.frameworks.jobs.deepspeed import odd_optimizer, optimizer_of, sharding_of
 from trainwright.frameworks.jobs.megatron import layers_named, read_arguments, settings_of
@@ -27,25 +28,16 @@ from trainwright.frameworks.jobs.script import (
     overrides_of,
     read_launch,
 )
-from trainwright.frameworks.jobs.settings import (
-    NOTHING,
-    UNDESCRIBED,
-    Beside,
-    Settings,
-    StatedRun,
-    catalog_name,
-    parse_settings,
-    products_of,
-    vocabulary_of,
-)
 from trainwright.frameworks.jobs.torchtitan import read_tables
 from trainwright.model import StateSpace, TransformerConfig
 from trainwright.model.config import Activation, BlockChoice, Experts, Norm
 from trainwright.plans.capability import capability_of
 
 
-def _read(text: str, beside: Beside) -> Settings:
-    return Settings(parse_settings(text, variables=beside.variables), from_words=True)
+def _read(text: str, beside: settings.Beside) -> settings.Settings:
+    return settings.Settings(
+        settings.parse_settings(text, variables=beside.variables), from_words=True
+    )
 
 
 # GPT-NeoX
@@ -77,10 +69,10 @@ _NEOX_UNMODELLED: Final = (
 )  # fmt: skip
 
 
-def read_neox(text: str, beside: Beside = NOTHING) -> StatedRun:
+def read_neox(text: str, beside: settings.Beside = settings.NOTHING) -> settings.StatedRun:
     """A file of GPT-NeoX: Megatron's names of 2021, and DeepSpeed's settings beside them."""
-    flat = parse_settings(text.replace("\t", " "), variables=beside.variables)
-    found = Settings({k.replace("-", "_"): v for k, v in flat.items()}, from_words=True)
+    flat = settings.parse_settings(text.replace("\t", " "), variables=beside.variables)
+    found = settings.Settings({k.replace("-", "_"): v for k, v in flat.items()}, from_words=True)
     sharding = sharding_of(found)
     size, steps = sharding.micro_batch, sharding.steps or 1
     tensor = found.count("model_parallel_size") or 1
@@ -91,7 +83,7 @@ def read_neox(text: str, beside: Beside = NOTHING) -> StatedRun:
     notes = list[str]()
     if vocabulary is None:
         kind, file = found.text("tokenizer_type"), found.text("vocab_file")
-        vocabulary = vocabulary_of(kind or "GPT2BPETokenizer", file)
+        vocabulary = settings.vocabulary_of(kind or "GPT2BPETokenizer", file)
         if vocabulary is not None:
             shown = kind or "GPT2BPETokenizer"
             notes.append(
@@ -135,9 +127,11 @@ def read_neox(text: str, beside: Beside = NOTHING) -> StatedRun:
         if value is None
     ]  # fmt: skip
     if missing:
-        notes.insert(0, f"{UNDESCRIBED}: {', '.join(missing)} not given")
+        notes.insert(0, f"{settings.UNDESCRIBED}: {', '.join(missing)} not given")
     elif vocabulary is None:
-        notes.insert(0, f"{UNDESCRIBED}: its tokenizer decides the vocabulary; give --vocab-size")
+        notes.insert(
+            0, f"{settings.UNDESCRIBED}: its tokenizer decides the vocabulary; give --vocab-size"
+        )
     else:
         model = TransformerConfig(
             family="gpt-neox",
@@ -181,7 +175,7 @@ def read_neox(text: str, beside: Beside = NOTHING) -> StatedRun:
     multiple = found.count("make_vocab_size_divisible_by")
     unknown, changing = found.remarks(harmless=_NEOX_HARMLESS, unmodelled=_NEOX_UNMODELLED)
     found.check()
-    return StatedRun(
+    return settings.StatedRun(
         tp=tensor,
         pp=pipeline,
         ep=spread,
@@ -206,7 +200,7 @@ def read_neox(text: str, beside: Beside = NOTHING) -> StatedRun:
     )
 
 
-def _neox_kinds(found: Settings, layers: int) -> list[str]:
+def _neox_kinds(found: settings.Settings, layers: int) -> list[str]:
     """What mixes tokens in each block: `[[["mamba", "global"], 16]]` says 16 times these two."""
     kinds, given = list[str](), found.value("attention_config")
     for part in given if isinstance(given, list) else ():
@@ -219,7 +213,7 @@ def _neox_kinds(found: Settings, layers: int) -> list[str]:
     return kinds[:layers] if len(kinds) >= layers else ["global"] * layers
 
 
-def _neox_mamba(found: Settings, hidden: int) -> StateSpace:
+def _neox_mamba(found: settings.Settings, hidden: int) -> StateSpace:
     """The mixer of `megatron/model/mamba/mamba.py`, with its sizes."""
     wider, width = found.number("expansion_factor") or 2, found.count("intermediate_size")
     return StateSpace(
@@ -242,7 +236,7 @@ def _with_spaces(
     return replace(model, choices=choices[:1], choice_of_layer=(0,) * len(kinds))
 
 
-def _neox_experts(found: Settings, layers: int, width: int) -> Experts | None:
+def _neox_experts(found: settings.Settings, layers: int, width: int) -> Experts | None:
     count = found.count("moe_num_experts", least=0)
     chosen = found.count("moe_top_k") or 1
     each = found.count("moe_expert_interval") or 1
@@ -276,7 +270,7 @@ _NANOTRON_UNMODELLED: Final = (
 )
 
 
-def read_nanotron(text: str, beside: Beside = NOTHING) -> StatedRun:
+def read_nanotron(text: str, beside: settings.Beside = settings.NOTHING) -> settings.StatedRun:
     """A file of nanotron, whose model is a configuration of the Hugging Face kind."""
     found = _read(text, beside)
     parallel, tokens = found.table("parallelism"), found.table("tokens")
@@ -306,7 +300,7 @@ def read_nanotron(text: str, beside: Beside = NOTHING) -> StatedRun:
     words = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
     unknown, changing = found.remarks(harmless=_NANOTRON_HARMLESS, unmodelled=_NANOTRON_UNMODELLED)
     found.check()
-    return StatedRun(
+    return settings.StatedRun(
         tp=tensor,
         pp=pipeline,
         dp=data,
@@ -331,7 +325,7 @@ def read_nanotron(text: str, beside: Beside = NOTHING) -> StatedRun:
 
 
 def _nanotron_model(
-    found: Settings, beside: Beside
+    found: settings.Settings, beside: settings.Beside
 ) -> tuple[TransformerConfig | None, float | None]:
     layers, hidden = found.count("num_hidden_layers"), found.count("hidden_size")
     heads, width = found.count("num_attention_heads"), found.count("intermediate_size")
@@ -380,7 +374,9 @@ def _nanotron_model(
     ), factor
 
 
-def _nanotron_mamba(found: Settings, beside: Beside, layers: int) -> TransformerConfig | None:
+def _nanotron_mamba(
+    found: settings.Settings, beside: settings.Beside, layers: int
+) -> TransformerConfig | None:
     """The model of nanotron's `examples/mamba/config.py`: state spaces alone, the head tied."""
     hidden, inside = found.count("d_model"), found.table("ssm_cfg")
     vocabulary = beside.vocabulary or found.count("vocab_size")
@@ -440,9 +436,9 @@ _COMPOSER_HARMLESS: Final = re.compile(
 
 
 def _composer(
-    found: Settings,
+    found: settings.Settings,
     *,
-    sharding: Settings,
+    sharding: settings.Settings,
     zero: int,
     recompute: bool,
     default_optimizer: str,
@@ -485,7 +481,7 @@ def _composer(
 _SHARDED: Final = {"FULL_SHARD": 3, "SHARD_GRAD_OP": 2, "NO_SHARD": 0, "HYBRID_SHARD": 3, "DDP": 0}
 
 
-def read_llm_foundry(text: str, beside: Beside = NOTHING) -> StatedRun:
+def read_llm_foundry(text: str, beside: settings.Beside = settings.NOTHING) -> settings.StatedRun:
     """A training file of LLM-foundry: MPT in full, or a model of the hub by name."""
     found = _read(text, beside)
     sharding = found.table("fsdp_config")
@@ -555,16 +551,19 @@ def read_llm_foundry(text: str, beside: Beside = NOTHING) -> StatedRun:
             else Experts(num_experts=count, experts_per_token=chosen or 1, ffn_size=width),
         )
     elif hub is None:
-        notes = (f"{UNDESCRIBED}: d_model, n_layers, n_heads or vocab_size not given", *notes)
+        notes = (
+            f"{settings.UNDESCRIBED}: d_model, n_layers, n_heads or vocab_size not given",
+            *notes,
+        )
     adapters: dict[str, Any] = (
-        {} if rank is None else {"lora_rank": rank, "lora_targets": products_of(targets)}
+        {} if rank is None else {"lora_rank": rank, "lora_targets": settings.products_of(targets)}
     )
     unknown, changing = found.remarks(
         harmless=_COMPOSER_HARMLESS,
         unmodelled=("sharded_ckpt_prefix_dir", "memory_optimized_mlp"),
     )
     found.check()
-    return StatedRun(
+    return settings.StatedRun(
         flash_attention=False if unfused else None,
         tp=1,
         pp=1,
@@ -579,7 +578,7 @@ def read_llm_foundry(text: str, beside: Beside = NOTHING) -> StatedRun:
     )
 
 
-def read_olmo(text: str, beside: Beside = NOTHING) -> StatedRun:
+def read_olmo(text: str, beside: settings.Beside = settings.NOTHING) -> settings.StatedRun:
     """A training file of OLMo; a gated `mlp_hidden_size` is twice the real width."""
     found = _read(text, beside)
     sharding, inside = found.table("fsdp"), found.table("model")
@@ -637,10 +636,12 @@ def read_olmo(text: str, beside: Beside = NOTHING) -> StatedRun:
             attention_dropout=inside.number("attention_dropout") or 0.0,
         )
     else:
-        notes.insert(0, f"{UNDESCRIBED}: d_model, n_layers, n_heads or vocab_size not given")
+        notes.insert(
+            0, f"{settings.UNDESCRIBED}: d_model, n_layers, n_heads or vocab_size not given"
+        )
     unknown, changing = found.remarks(harmless=_COMPOSER_HARMLESS, unmodelled=("fused_loss",))
     found.check()
-    return StatedRun(
+    return settings.StatedRun(
         tp=1, pp=1, sequence=sequence, model=model, **shared, unknown=unknown,
         notes=(*notes, *changing),
     )  # fmt: skip
@@ -690,7 +691,7 @@ _POLICIES: Final = {
 }  # fmt: skip
 
 
-def read_maxtext(text: str, beside: Beside = NOTHING) -> StatedRun:
+def read_maxtext(text: str, beside: settings.Beside = settings.NOTHING) -> settings.StatedRun:
     """A file or a script of MaxText; what it does not say is that of its `base.yml`."""
     if not (is_maxtext_script(text) or is_beside_others(beside)):
         return maxtext_run(_read(text, beside))
@@ -702,16 +703,16 @@ def read_maxtext(text: str, beside: Beside = NOTHING) -> StatedRun:
     for name in filter(_SETTINGS_FILE.fullmatch, names):
         try:
             data = read_bytes((beside.folder or Path()) / name, name="config", most=2**20)
-            given |= parse_settings(data.decode(), variables=beside.variables)
+            given |= settings.parse_settings(data.decode(), variables=beside.variables)
         except (InvalidInput, UnicodeDecodeError):
             notes.append(f"{name} is not beside this file, and what it sets is not used")
-            if catalog_name(stem := name.rpartition(".")[0]) and "model_name" not in words:
+            if settings.catalog_name(stem := name.rpartition(".")[0]) and "model_name" not in words:
                 given["model_name"] = stem
                 notes.append(f"the model is that of which {name} has the name")
     is_whole = len(notes) == len(launch.notes)
-    run = maxtext_run(Settings({**given, **words}, from_words=True))
+    run = maxtext_run(settings.Settings({**given, **words}, from_words=True))
     if run.model is not None and not is_whole:
-        notes.append(f"{UNDESCRIBED}: no model_name, nor the file that sets it")
+        notes.append(f"{settings.UNDESCRIBED}: no model_name, nor the file that sets it")
     return replace(run, model=run.model if is_whole else None, notes=(*notes, *run.notes))
 
 
@@ -740,7 +741,7 @@ _SCALED: Final = {
 }
 
 
-def _of_base(found: Settings) -> TransformerConfig:
+def _of_base(found: settings.Settings) -> TransformerConfig:
     """The model where none is named: a gated decoder, `global_parameter_scale` times as large."""
     sizes = {name: found.count(key) or usual for name, (key, usual) in _OF_BASE.items()}
     scale = found.count("global_parameter_scale") or 1
@@ -765,7 +766,7 @@ def _of_base(found: Settings) -> TransformerConfig:
     )
 
 
-def _experts_of_base(found: Settings, width: int) -> Experts | None:
+def _experts_of_base(found: settings.Settings, width: int) -> Experts | None:
     count, own = found.count("num_experts") or 1, found.count("base_moe_mlp_dim", also=-1) or -1
     chosen = found.count("num_experts_per_tok") or 1
     if count == 1:
@@ -773,7 +774,7 @@ def _experts_of_base(found: Settings, width: int) -> Experts | None:
     return Experts(num_experts=count, experts_per_token=chosen, ffn_size=own if own > 0 else width)
 
 
-def maxtext_run(found: Settings, *, preset: str | None = None) -> StatedRun:
+def maxtext_run(found: settings.Settings, *, preset: str | None = None) -> settings.StatedRun:
     """The run of MaxText's settings; the batch of a device times the devices is the batch."""
     size = found.number("per_device_batch_size")
     if size is None:
@@ -849,7 +850,7 @@ def maxtext_run(found: Settings, *, preset: str | None = None) -> StatedRun:
     )
     found.check()
     devices_of_experts = 8 if fills else experts
-    return StatedRun(
+    return settings.StatedRun(
         flash_attention=False if unfused else None,
         tp=tensor,
         pp=pipeline,
@@ -888,9 +889,9 @@ def _product_stated(axes: Mapping[str, int | None]) -> int | None:
 # ------
 
 
-def read_primus(text: str, beside: Beside = NOTHING) -> StatedRun:
+def read_primus(text: str, beside: settings.Beside = settings.NOTHING) -> settings.StatedRun:
     """A file of Primus: a preset of a model, and overrides in the words of another framework."""
-    whole = parse_settings(text, variables=beside.variables)
+    whole = settings.parse_settings(text, variables=beside.variables)
     modules = whole.get("modules")
     trainer: Any = whole
     if isinstance(modules, dict):
@@ -904,10 +905,10 @@ def read_primus(text: str, beside: Beside = NOTHING) -> StatedRun:
     preset = trainer.get("model")
     name = re.sub(r"\.ya?ml$", "", str(preset)) if preset else None
     if framework == "torchtitan":
-        found = Settings({**overrides, "model_name": name}, from_words=True)
+        found = settings.Settings({**overrides, "model_name": name}, from_words=True)
         run = read_tables(found)
     elif framework == "maxtext":
-        run = maxtext_run(Settings(overrides, from_words=True), preset=name)
+        run = maxtext_run(settings.Settings(overrides, from_words=True), preset=name)
     elif framework == "megatron":
         run = _primus_megatron(overrides, beside, name)
     elif framework == "megatron_bridge":
@@ -933,7 +934,9 @@ _PRIMUS_ASSUMED: Final = {
 }  # fmt: skip
 
 
-def _primus_megatron(overrides: dict[str, Any], beside: Beside, name: str | None) -> StatedRun:
+def _primus_megatron(
+    overrides: dict[str, Any], beside: settings.Beside, name: str | None
+) -> settings.StatedRun:
     values = {**_PRIMUS, **overrides}
     adapters = adapters_of(values)
     again = values.pop("recompute_layer_ids", None)
@@ -941,7 +944,7 @@ def _primus_megatron(overrides: dict[str, Any], beside: Beside, name: str | None
     tensor = values.get("tensor_model_parallel_size")
     if "sequence_parallel" not in values and isinstance(tensor, int) and tensor > 1:
         values["sequence_parallel"] = True  # as its base configuration has it
-    known = None if name is None else catalog_name(name)
+    known = None if name is None else settings.catalog_name(name)
     changes, said = {}, list[str]()
     layers = None
     if known is not None:
@@ -952,7 +955,7 @@ def _primus_megatron(overrides: dict[str, Any], beside: Beside, name: str | None
         values = {key: value for key, value in values.items() if key not in OF_PRESETS}
     run = read_arguments(settings_of(values), beside, num_layers=layers)
     described = known is None or run.model is not None
-    notes = tuple(note for note in run.notes if described or UNDESCRIBED not in note)
+    notes = tuple(note for note in run.notes if described or settings.UNDESCRIBED not in note)
     if algorithm is not None:
         spelled = reversed(list(capability_of("primus").schedules.items()))
         named = {theirs: ours for ours, theirs in spelled}

@@ -15,37 +15,9 @@ from dataclasses import replace
 from typing import Any, Final
 
 from trainwright.errors import InvalidInput
+from trainwright.frameworks.jobs import script, settings
 from trainwright.frameworks.jobs.bridge import run_of
 from trainwright.frameworks.jobs.deepspeed import odd_optimizer, optimizer_of
-from trainwright.frameworks.jobs.script import (
-    PAIRED,
-    REFERS,
-    Devices,
-    Launch,
-    config_beside,
-    overrides_of,
-    read_launch,
-    text_beside,
-    unpriced,
-)
-from trainwright.frameworks.jobs.settings import (
-    BETWEEN,
-    BY_FSDP,
-    NOTHING,
-    UNDESCRIBED,
-    VISION,
-    Beside,
-    Settings,
-    StatedRun,
-    catalog_name,
-    format_named,
-    parse_settings,
-    parse_toml,
-    parse_yaml,
-    products_of,
-    put_over,
-    vocabulary_of,
-)
 from trainwright.model import TransformerConfig
 from trainwright.model.config import Activation, Experts, Norm
 from trainwright.model.recipe import ALL_IN_16_BIT
@@ -78,7 +50,7 @@ def is_olmo_core(text: str) -> bool:
     return "olmo_core" in text and "TrainModuleConfig(" in text
 
 
-def read_olmo_core(text: str, beside: Beside = NOTHING) -> StatedRun:
+def read_olmo_core(text: str, beside: settings.Beside = settings.NOTHING) -> settings.StatedRun:
     """A training script of OLMo-core, as far as its values stand in it."""
     try:
         tree = ast.parse(text)
@@ -123,17 +95,17 @@ def read_olmo_core(text: str, beside: Beside = NOTHING) -> StatedRun:
     optimizer = _last(words.get("optim")) or "AdamWConfig"
     eight = _call_of(words.get("float8_config"))
     is_eight = bool(eight) and not _is_false(eight.get("enabled"))
-    reduced = format_named(_last(dp.get("reduce_dtype")))
-    half = format_named(_last(dp.get("param_dtype"))) or "fp32"
+    reduced = settings.format_named(_last(dp.get("reduce_dtype")))
+    half = settings.format_named(_last(dp.get("param_dtype"))) or "fp32"
     if "autocast_precision" in words:
-        half = format_named(_last(words["autocast_precision"])) or half
+        half = settings.format_named(_last(words["autocast_precision"])) or half
     notes += odd_optimizer(optimizer)
     if open_:
         notes.append(f"not known before it runs: {', '.join(open_)}")
     if changed := sorted(_changed_later(tree)):
         notes.append(f"changed under a condition, which is not used: {', '.join(changed)}")
     zero = 3 if how in ("fsdp", "hsdp") else 0
-    return StatedRun(
+    return settings.StatedRun(
         tp=degrees["tp"],
         pp=pipe,
         cp=degrees["cp"],
@@ -308,11 +280,11 @@ def _olmo_preset(
     name = _PRESETS.get(preset) if len(presets) == 1 else None
     if call is None or name is None:
         shown = f"{', '.join(presets)} is not known here" if presets else "no preset is named"
-        notes.insert(0, f"{UNDESCRIBED}: {shown}; give the model")
+        notes.insert(0, f"{settings.UNDESCRIBED}: {shown}; give the model")
         return None, None
     if changed := _parts_changed(tree):
         notes.insert(
-            0, f"{UNDESCRIBED}: {preset} with another {', '.join(changed)}; give the model"
+            0, f"{settings.UNDESCRIBED}: {preset} with another {', '.join(changed)}; give the model"
         )
         return None, None
     given = _call_of(call)
@@ -324,7 +296,7 @@ def _olmo_preset(
     others = sorted(given.keys() - {"vocab_size", "attn_backend", "use_flash", "fused_ops"})
     if others:
         notes.append(f"{preset}: not used: {', '.join(others)}")
-    return name, {"vocab_size": size} if size and catalog_name(name) else None
+    return name, {"vocab_size": size} if size and settings.catalog_name(name) else None
 
 
 # prime-rl: what its trainer trains, supervised or by reinforcement
@@ -354,14 +326,14 @@ def is_prime_rl(tables: Mapping[str, Any]) -> bool:
     return is_named and isinstance(data, dict) and "seq_len" in data and "training" not in tables
 
 
-def read_prime_rl(text: str, beside: Beside = NOTHING) -> StatedRun:
+def read_prime_rl(text: str, beside: settings.Beside = settings.NOTHING) -> settings.StatedRun:
     """A TOML file of prime-rl: FSDP2, one packed sequence to a microbatch where it reinforces."""
     try:
-        tables = parse_toml(text)
+        tables = settings.parse_toml(text)
     except (ValueError, RecursionError) as error:
         raise InvalidInput.of("prime-rl", f"is not TOML: {error}") from None
     reinforces = "orchestrator" in tables
-    found = Settings(tables)
+    found = settings.Settings(tables)
     shared = found.table("model")
     trainer = found.table("trainer") if reinforces else found
     model = trainer.table("model")
@@ -395,7 +367,7 @@ def read_prime_rl(text: str, beside: Beside = NOTHING) -> StatedRun:
     offload = ["activations to cpu"] if model.value("ac_offloading") is not False else []
     whole = model.value("full_offload") not in (None, False)
     if model.switch("fsdp_cpu_offload"):
-        offload += BY_FSDP
+        offload += settings.BY_FSDP
     elif whole:
         offload += ("optimizer to cpu", "gradients to cpu")
     elif model.switch("optim_cpu_offload", default=True):
@@ -406,7 +378,7 @@ def read_prime_rl(text: str, beside: Beside = NOTHING) -> StatedRun:
         named = lora.texts("target_modules") or ("all-linear",)
         adapters = {
             "lora_rank": lora.count("rank") or 16,
-            "lora_targets": products_of(each for each in named if "latent" not in each),
+            "lora_targets": settings.products_of(each for each in named if "latent" not in each),
             "lora_dropout": lora.number("dropout") or None,
         }
     chunk = model.value("fused_lm_head_token_chunk_size")
@@ -420,11 +392,11 @@ def read_prime_rl(text: str, beside: Beside = NOTHING) -> StatedRun:
     copies = model.count("dp_replicate") or 1
     exchange = model.one_of("cp_style", ("ring", "ulysses"), "ring")
     zero = 3 if model.switch("reshard_after_forward", default=True) else 2
-    reduced = format_named(model.text("reduce_dtype")) or "fp32"
+    reduced = settings.format_named(model.text("reduce_dtype")) or "fp32"
     size = data.count("micro_batch_size") or 1
     unknown, changing = found.remarks(harmless=_PRIME_HARMLESS, unmodelled=_PRIME_UNMODELLED)
     found.check()
-    return StatedRun(
+    return settings.StatedRun(
         tp=1,
         pp=1,
         cp=context,
@@ -478,9 +450,11 @@ _GPT2: Final = {"seq_len": 1024, "hidden_dim": 768, "num_layers": 12, "num_heads
 _TYPES: Final = {"llama": _LLAMA, "mistral": _MISTRAL, "gpt2": _GPT2}
 
 
-def read_levanter(text: str, beside: Beside = NOTHING) -> StatedRun:
+def read_levanter(text: str, beside: settings.Beside = settings.NOTHING) -> settings.StatedRun:
     """A file of levanter."""
-    found = Settings(parse_yaml(text, variables=beside.variables), from_words=True)
+    found = settings.Settings(
+        settings.parse_yaml(text, variables=beside.variables), from_words=True
+    )
     trainer, model = found.table("trainer"), found.table("model")
     notes = list[str]()
     described, sequence = _levanter_model(found, model, beside, notes)
@@ -513,7 +487,7 @@ def read_levanter(text: str, beside: Beside = NOTHING) -> StatedRun:
     adapters: dict[str, Any] = {}
     if "peft_save_path" in found or "lora" in found:
         named = lora.texts("target_modules") or ("all-linear",)
-        adapters = {"lora_rank": lora.count("r") or 8, "lora_targets": products_of(named)}
+        adapters = {"lora_rank": lora.count("r") or 8, "lora_targets": settings.products_of(named)}
     kind = found.table("optimizer").text("type")
     notes += odd_optimizer(kind)
     if own == -1:
@@ -523,7 +497,7 @@ def read_levanter(text: str, beside: Beside = NOTHING) -> StatedRun:
     unknown, changing = found.remarks(harmless=_LEVANTER_HARMLESS, unmodelled=("hybrid_norm",))
     found.check()
     per_device = None if own == -1 else own
-    return StatedRun(
+    return settings.StatedRun(
         tp=tensor,
         pp=1,
         cp=1,
@@ -548,11 +522,11 @@ def _jmp(policy: Mapping[str, str], long: str, short: str) -> str:
     """The format of a policy of jmp: `p=f32,c=bfloat16`, or one word for all."""
     said = policy.get(long) or policy.get(short) or next(iter(policy))
     words = {"f32": "fp32", "full": "fp32", "bf16": "bf16", "f16": "fp16", "half": "fp16"}
-    return words.get(said) or format_named(said) or "fp32"
+    return words.get(said) or settings.format_named(said) or "fp32"
 
 
 def _levanter_model(
-    found: Settings, model: Settings, beside: Beside, notes: list[str]
+    found: settings.Settings, model: settings.Settings, beside: settings.Beside, notes: list[str]
 ) -> tuple[TransformerConfig | None, int | None]:
     """The model in full, None where it is one of a hub or of a type that is not known here."""
     kind = model.text("type") or "gpt2"
@@ -568,14 +542,18 @@ def _levanter_model(
     if found.switch("use_hf_model_config") or named:
         return None, own["seq_len"]
     if usual is None:
-        notes.insert(0, f"{UNDESCRIBED}: {kind} is not known here; give the model")
+        notes.insert(0, f"{settings.UNDESCRIBED}: {kind} is not known here; give the model")
         return None, sequence
     sizes = {**usual, **{key: value for key, value in own.items() if value is not None}}
     data = found.value("data")  # or the name of another file
     tokenizer = found.table("data").text("tokenizer") if isinstance(data, dict) else None
-    vocabulary = beside.vocabulary or vocabulary_of(None, tokenizer or found.text("tokenizer"))
+    vocabulary = beside.vocabulary or settings.vocabulary_of(
+        None, tokenizer or found.text("tokenizer")
+    )
     if vocabulary is None:
-        notes.insert(0, f"{UNDESCRIBED}: its tokenizer decides the vocabulary; give --vocab-size")
+        notes.insert(
+            0, f"{settings.UNDESCRIBED}: its tokenizer decides the vocabulary; give --vocab-size"
+        )
         return None, sequence
     if beside.vocabulary is None:
         notes.append(f"the vocabulary of {vocabulary} is that of its tokenizer; --vocab-size "
@@ -632,9 +610,11 @@ _FAST_UNMODELLED: Final = (
 )
 
 
-def read_fast_llm(text: str, beside: Beside = NOTHING) -> StatedRun:
+def read_fast_llm(text: str, beside: settings.Beside = settings.NOTHING) -> settings.StatedRun:
     """A file for `fast-llm train gpt`; states of the optimizer are always sharded."""
-    found = Settings(parse_yaml(text, variables=beside.variables), from_words=True)
+    found = settings.Settings(
+        settings.parse_yaml(text, variables=beside.variables), from_words=True
+    )
     whole, data, order = found.table("model"), found.table("data"), found.table("schedule")
     old, base = found.table("batch"), whole.table("base_model")
     degrees, stages = whole.table("distributed"), whole.table("multi_stage")
@@ -660,20 +640,22 @@ def read_fast_llm(text: str, beside: Beside = NOTHING) -> StatedRun:
     pretrained = found.table("pretrained").text("path")
     model = _fast_model(base, beside)
     if model is None and pretrained is None:
-        notes.insert(0, f"{UNDESCRIBED}: base_model has no sizes, and pretrained no path")
+        notes.insert(0, f"{settings.UNDESCRIBED}: base_model has no sizes, and pretrained no path")
     peft = base.table("peft")
     adapters: dict[str, Any] = {}
     if (peft.text("type") or "none") == "lora":
         adapters = {"lora_rank": peft.count("rank") or 8,
-                    "lora_targets": products_of(["q_proj", "v_proj"])}  # fmt: skip
-    precision = format_named(degrees.text(degrees.first("compute_dtype", "training_dtype")))
+                    "lora_targets": settings.products_of(["q_proj", "v_proj"])}  # fmt: skip
+    precision = settings.format_named(
+        degrees.text(degrees.first("compute_dtype", "training_dtype"))
+    )
     cuts = degrees.switch("sequence_tensor_parallel") and tensor > 1
     stage = stages.count("zero_stage", least=1, most=3) or 1
     in_half = not stages.switch("full_precision_gradients", default=True)
     unknown, changing = found.remarks(harmless=_FAST_HARMLESS, unmodelled=_FAST_UNMODELLED)
     found.check()
     half = precision if precision in ("bf16", "fp16") else None
-    return StatedRun(
+    return settings.StatedRun(
         tp=tensor,
         pp=pipeline or 1,
         cp=context,
@@ -695,7 +677,7 @@ def read_fast_llm(text: str, beside: Beside = NOTHING) -> StatedRun:
     )
 
 
-def _fast_model(base: Settings, beside: Beside) -> TransformerConfig | None:
+def _fast_model(base: settings.Settings, beside: settings.Beside) -> TransformerConfig | None:
     """The model in full; until 0.2 its sizes stood in `transformer`."""
     decoder, old = base.table("decoder"), base.table("transformer")
     block = decoder.table("block")
@@ -769,9 +751,9 @@ def _fast_model(base: Settings, beside: Beside) -> TransformerConfig | None:
 _OF_PICOTRON: Final = ("num_hidden_layers", "num_attention_heads", "num_key_value_heads")
 
 
-def read_picotron(text: str, beside: Beside = NOTHING) -> StatedRun:
+def read_picotron(text: str, beside: settings.Beside = settings.NOTHING) -> settings.StatedRun:
     """A JSON file of picotron."""
-    found = Settings(parse_settings(text, variables=beside.variables))
+    found = settings.Settings(settings.parse_settings(text, variables=beside.variables))
     mesh, model, training = (found.table(name) for name in ("distributed", "model", "training"))
     tensor, pipeline, context, data = (
         mesh.count(f"{name}_size") or 1 for name in ("tp", "pp", "cp", "dp")
@@ -788,8 +770,8 @@ def read_picotron(text: str, beside: Beside = NOTHING) -> StatedRun:
         r"model\.dtype|training\.(?:seed|learning_rate|total_train_steps|num_samples|max_tokens)"
     ))  # fmt: skip
     found.check()
-    same = catalog_name(name or "")
-    return StatedRun(
+    same = settings.catalog_name(name or "")
+    return settings.StatedRun(
         tp=tensor,
         pp=pipeline,
         cp=context,
@@ -827,22 +809,22 @@ _EASY_HARMLESS: Final = re.compile(
 )
 
 
-def read_easy_r1(text: str, beside: Beside = NOTHING) -> StatedRun:
+def read_easy_r1(text: str, beside: settings.Beside = settings.NOTHING) -> settings.StatedRun:
     """What the actor of EasyR1 trains: its file, and words behind the program."""
-    notes, launch = ["only what the actor trains is priced"], Launch(program="", words=())
+    notes, launch = ["only what the actor trains is priced"], script.Launch(program="", words=())
     tables: dict[str, Any] = {}
     if beside.name.endswith((".yaml", ".yml")):
-        tables = parse_yaml(text, variables=beside.variables)
+        tables = settings.parse_yaml(text, variables=beside.variables)
     else:
-        launch = read_launch(text, beside)
-        words = overrides_of(launch.words)
+        launch = script.read_launch(text, beside)
+        words = script.overrides_of(launch.words)
         path = words.pop("config", None)
-        inside = text_beside(str(path), launch, beside) if path else None
+        inside = script.text_beside(str(path), launch, beside) if path else None
         if path and inside is None:
             notes.append(f"{path} is not beside this file, and what it says is not used")
-        put_over(tables, parse_yaml(inside) if inside else {})
-        put_over(tables, words)
-    found = Settings(tables, from_words=True)
+        settings.put_over(tables, settings.parse_yaml(inside) if inside else {})
+        settings.put_over(tables, words)
+    found = settings.Settings(tables, from_words=True)
     worker, data, trainer = (found.table(name) for name in ("worker", "data", "trainer"))
     actor, rollout = worker.table("actor"), worker.table("rollout")
     model, fsdp, held = (actor.table(name) for name in ("model", "fsdp", "offload"))
@@ -852,24 +834,24 @@ def read_easy_r1(text: str, beside: Beside = NOTHING) -> StatedRun:
     lengths = [data.count(f"max_{part}_length") for part in ("prompt", "response")]
     nodes, each = trainer.count("nnodes") or 1, trainer.count("n_gpus_per_node") or 8
     strategy = actor.table("optim").text("strategy") or "adamw"
-    dtype = format_named(fsdp.text("torch_dtype"))
-    offload = BY_FSDP if fsdp.switch("enable_cpu_offload") else ()
+    dtype = settings.format_named(fsdp.text("torch_dtype"))
+    offload = settings.BY_FSDP if fsdp.switch("enable_cpu_offload") else ()
     for part in ("params", "optimizer"):
         if held.switch(f"offload_{part}"):
-            offload = (*offload, f"{part} to cpu {BETWEEN}")
+            offload = (*offload, f"{part} to cpu {settings.BETWEEN}")
     lora = model.table("lora")
     rank = lora.count("rank", least=0)
     adapters: dict[str, Any] = {}
     named = (lora.text("target_modules") or "all-linear").split(",")
     if rank:
-        adapters = {"lora_rank": rank, "lora_targets": products_of(named)}
+        adapters = {"lora_rank": rank, "lora_targets": settings.products_of(named)}
     again = model.switch("enable_gradient_checkpointing", default=True)
     frozen = model.switch("freeze_vision_tower")
     zero = 3 if fsdp.switch("enable_full_shard", default=True) else 2
     shards = fsdp.count("fsdp_size", also=-1)
     if shards not in (None, -1, nodes * each):
         notes.append(f"fsdp_size {shards}: priced as sharded over all replicas")
-    reduced, name = format_named(fsdp.text("mp_reduce_dtype")), model.text("model_path")
+    reduced, name = settings.format_named(fsdp.text("mp_reduce_dtype")), model.text("model_path")
     unknown, changing = found.remarks(harmless=_EASY_HARMLESS)
     found.check()
     numbers: dict[str, Any] = {}
@@ -878,7 +860,7 @@ def read_easy_r1(text: str, beside: Beside = NOTHING) -> StatedRun:
     elif strategy == "adamw_bf16":
         numbers = {"moment_dtypes": ("bf16",)}
     known = [length for length in lengths if length is not None]
-    return StatedRun(
+    return settings.StatedRun(
         tp=1,
         pp=1,
         cp=heads,
@@ -893,7 +875,7 @@ def read_easy_r1(text: str, beside: Beside = NOTHING) -> StatedRun:
         reduce_dtype=reduced or "fp32",
         offload=offload,
         optimizer="adam",
-        freeze=VISION if frozen and not adapters else None,
+        freeze=settings.VISION if frozen and not adapters else None,
         num_devices=nodes * each,
         devices_per_node=each,
         model_name=name,
@@ -922,10 +904,10 @@ _NEURON_AGAIN: Final = {"CoreAttention": "core_attn", "LlamaMLP": "mlp"}
 _NEURON_PRECISION: Final = {"mixed_precision": "bf16", "mixed_precisionSR": "bf16", "fp32": "32"}
 
 
-def read_neuronx(text: str, beside: Beside = NOTHING) -> StatedRun:
+def read_neuronx(text: str, beside: settings.Beside = settings.NOTHING) -> settings.StatedRun:
     """A file of NeuronX Distributed Training; its devices are cores."""
-    whole = parse_yaml(text, variables=beside.variables)
-    found = Settings(whole, from_words=True)
+    whole = settings.parse_yaml(text, variables=beside.variables)
+    found = settings.Settings(whole, from_words=True)
     mesh, data, model = (found.table(n) for n in ("distributed_strategy", "data", "model"))
     trainer = found.table("trainer")
     nodes, each = trainer.count("num_nodes") or 1, trainer.count("devices")
@@ -950,7 +932,7 @@ def read_neuronx(text: str, beside: Beside = NOTHING) -> StatedRun:
     kind = found.table("precision").text("type") or "mixed_precision"
     if kind not in _NEURON_PRECISION:
         notes.append(f"precision {kind}: priced as bf16 with float32 states")
-    config = config_beside(model.text("model_config"), beside, notes)
+    config = script.config_beside(model.text("model_config"), beside, notes)
     if str(values.get("position_embedding_type")) == "rope" or "num_attention_heads" not in values:
         values.pop("max_position_embeddings", None)
     aligned = found.table("model_alignment_strategy")
@@ -959,26 +941,26 @@ def read_neuronx(text: str, beside: Beside = NOTHING) -> StatedRun:
     adapters: dict[str, Any] = {}
     if (rank := peft.count("lora_rank")) is not None:
         names = peft.texts("target_modules") or ("all-linear",)
-        adapters = {"lora_rank": rank, "lora_targets": products_of(names),
+        adapters = {"lora_rank": rank, "lora_targets": settings.products_of(names),
                     "lora_dropout": peft.number("lora_dropout") or None}  # fmt: skip
     found.check()
     values |= {"mcore_gpt": True, "precision": _NEURON_PRECISION.get(kind, "bf16")}
-    devices = None if each is None else Devices(total=each * nodes, per_node=each)
+    devices = None if each is None else script.Devices(total=each * nodes, per_node=each)
     run = run_of(values, beside, recipe=None, devices=devices)
     described = config or run.model
-    own = [note for note in run.notes if UNDESCRIBED not in note or config is None]
+    own = [note for note in run.notes if settings.UNDESCRIBED not in note or config is None]
     run = replace(run, model=described, **adapters, program=None, notes=(*notes, *own))
-    by = next((each for each in sorted(PAIRED) if each in aligned), None)
+    by = next((each for each in sorted(script.PAIRED) if each in aligned), None)
     if by is None or run.micro_batch is None:
         return run
     table = aligned.table(by)
-    notes = [*run.notes, *unpriced(by, table, adapts=bool(adapters))]
+    notes = [*run.notes, *script.unpriced(by, table, adapts=bool(adapters))]
     batch = None if run.global_batch is None else 2 * run.global_batch
     return replace(
         run,
         micro_batch=2 * run.micro_batch,
         global_batch=batch,
         per_example=2,
-        reference=(by in REFERS and not table.switch("precompute_ref_log_probs")) or None,
+        reference=(by in script.REFERS and not table.switch("precompute_ref_log_probs")) or None,
         notes=tuple(notes),
     )

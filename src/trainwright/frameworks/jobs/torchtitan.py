@@ -17,26 +17,8 @@ from typing import Any, Final
 
 from trainwright.errors import InvalidInput
 from trainwright.formats import catalog
+from trainwright.frameworks.jobs import script, settings
 from trainwright.frameworks.jobs.deepspeed import odd_optimizer, optimizer_of
-from trainwright.frameworks.jobs.script import (
-    as_yaml,
-    config_beside,
-    flags_of,
-    read_launch,
-    text_beside,
-)
-from trainwright.frameworks.jobs.settings import (
-    BY_FSDP,
-    NOTHING,
-    UNDESCRIBED,
-    Beside,
-    Settings,
-    StatedRun,
-    catalog_name,
-    format_named,
-    parse_settings,
-    parse_toml,
-)
 from trainwright.frameworks.pytorch import KIND
 from trainwright.frameworks.torchtitan import ROTATES, TITAN_02, TITAN_03, blocks_of
 from trainwright.model import TransformerConfig
@@ -89,23 +71,23 @@ _REPEATED: Final = (
 )
 
 
-def read_torchtitan(text: str, beside: Beside = NOTHING) -> StatedRun:
+def read_torchtitan(text: str, beside: settings.Beside = settings.NOTHING) -> settings.StatedRun:
     """The run that a file states; raises `InvalidInput` where it is neither TOML nor such a module.
 
     Every field that is used is checked, and all faults are raised together. A schedule from a CSV
     file is taken for the named one beside it, and a note says so.
     """
     if (logged := logged_tables(text)) is not None:
-        run = read_tables(Settings(logged), names_unknown=False)
+        run = read_tables(settings.Settings(logged), names_unknown=False)
         return replace(run, num_devices=_mesh_size(text))
     try:
         is_json = text.startswith("{")  # with words of a command line in place of some
-        tables: Mapping[str, Any] = json.loads(text) if is_json else parse_toml(text)
+        tables: Mapping[str, Any] = json.loads(text) if is_json else settings.parse_toml(text)
     except (ValueError, RecursionError) as error:
         if "def " not in text:
             raise InvalidInput.of("torchtitan", f"is not a TOML file: {error}") from None
         tables = _tables_of_module(text, beside)
-    found = Settings(tables)
+    found = settings.Settings(tables)
     for name, value in tables.items():
         is_table = isinstance(value, dict) or name in ("model_name", "loss", "hf_assets_path")
         if not is_table and value is not None:
@@ -144,7 +126,7 @@ def _mesh_size(text: str) -> int | None:
     return None if found is None else math.prod(int(each) for each in found[1].split(","))
 
 
-def read_tables(found: Settings, *, names_unknown: bool = True) -> StatedRun:
+def read_tables(found: settings.Settings, *, names_unknown: bool = True) -> settings.StatedRun:
     """The run that the tables state; raises `InvalidInput` with every fault."""
     training, parallel = found.table("training"), found.table("parallelism")
     experimental, checkpoint = found.table("experimental"), found.table("activation_checkpoint")
@@ -195,10 +177,10 @@ def read_tables(found: Settings, *, names_unknown: bool = True) -> StatedRun:
         "recompute": mode if mode in ("none", "selective", "full") else None,
         "recompute_modules": _recomputed(named[0]) if (mode, every) == ("selective", "") else None,
         "precision": precision,
-        "offload": BY_FSDP if training.switch("enable_cpu_offload") else (),
+        "offload": settings.BY_FSDP if training.switch("enable_cpu_offload") else (),
         **optimizer_of(optimizer),
         **(_PURE if whole == "bfloat16" else {}),
-        "reduce_dtype": None if reduced == whole else format_named(reduced),
+        "reduce_dtype": None if reduced == whole else settings.format_named(reduced),
         "compiled": _compiles(found.table("compile"), training),
     }
     notes = (
@@ -214,7 +196,7 @@ def read_tables(found: Settings, *, names_unknown: bool = True) -> StatedRun:
     )
     found.check()
     own, name = named[0] if isinstance(named[0], TransformerConfig) else None, named[0]
-    return StatedRun(
+    return settings.StatedRun(
         **run,
         model=own,
         model_name=name if isinstance(name, str) else None,
@@ -223,7 +205,7 @@ def read_tables(found: Settings, *, names_unknown: bool = True) -> StatedRun:
     )
 
 
-def _compiles(tables: Settings, training: Settings) -> bool:
+def _compiles(tables: settings.Settings, training: settings.Settings) -> bool:
     """Whether blocks are compiled, and not the loss alone; nothing is where the file does not say.
 
     Source: torchtitan/config, `CompileConfig`; before 0.1 a field of `[training]`.
@@ -242,7 +224,7 @@ _PURE: Final[dict[str, Any]] = {
 }
 
 
-def _model(found: Settings) -> tuple[str | TransformerConfig | None, tuple[str, ...]]:
+def _model(found: settings.Settings) -> tuple[str | TransformerConfig | None, tuple[str, ...]]:
     """The catalog's name of the model, or its sizes where it is torchtitan's own."""
     model = found.table("model")
     name, flavor = model.text("name"), model.text("flavor")
@@ -259,7 +241,7 @@ def _model(found: Settings) -> tuple[str | TransformerConfig | None, tuple[str, 
         return known[name, plain], ()
     if (name, plain) in _OWN:
         return _own(name, **_OWN[name, plain]), ()
-    if (same := catalog_name(f"{name}-{plain}")) is not None:
+    if (same := settings.catalog_name(f"{name}-{plain}")) is not None:
         return same, ()
     return None, (f"the model is not described: {name} {flavor} is not known here",)
 
@@ -361,19 +343,21 @@ def _own(
 # -------------------------
 
 
-def _first(places: tuple[Settings, ...], name: str, *, also: int | None = None) -> int | None:
+def _first(
+    places: tuple[settings.Settings, ...], name: str, *, also: int | None = None
+) -> int | None:
     for place in places:
         if (count := place.count(name, also=also)) is not None:
             return count
     return None
 
 
-def _degree(places: tuple[Settings, ...], name: str) -> int:
+def _degree(places: tuple[settings.Settings, ...], name: str) -> int:
     whole = name if name.endswith("_degree") else f"{name}_parallel_degree"
     return _first(places, whole) or 1
 
 
-def _parts(parallel: Settings, ranks: int) -> tuple[list[list[str]], int]:
+def _parts(parallel: settings.Settings, ranks: int) -> tuple[list[list[str]], int]:
     """Modules of every stage, none where the file lists none, and stages per rank."""
     parts = parallel.names("module_fqns_per_model_part")
     if len(parts) % ranks:
@@ -382,7 +366,9 @@ def _parts(parallel: Settings, ranks: int) -> tuple[list[list[str]], int]:
     return parts, max(len(parts) // ranks, 1)
 
 
-def _local_batch(training: Settings, parallel: Settings, ranks: int, sequence: int) -> int:
+def _local_batch(
+    training: settings.Settings, parallel: settings.Settings, ranks: int, sequence: int
+) -> int:
     """Sequences of a replica in one accumulation step."""
     tokens = training.count("num_tokens_per_microbatch_per_dp_rank")
     pipelined = parallel.count("num_pp_microbatches") or 1
@@ -393,9 +379,9 @@ def _local_batch(training: Settings, parallel: Settings, ranks: int, sequence: i
 
 
 def _batches(
-    training: Settings,
-    parallel: Settings,
-    places: tuple[Settings, ...],
+    training: settings.Settings,
+    parallel: settings.Settings,
+    places: tuple[settings.Settings, ...],
     ranks: int,
     data: int | None,
     sequence: int,
@@ -442,7 +428,7 @@ def _batches(
     return batch, size, (note,)
 
 
-def _zero(parallel: Settings, *, has_pipeline: bool, is_whole: bool) -> int:
+def _zero(parallel: settings.Settings, *, has_pipeline: bool, is_whole: bool) -> int:
     policy = parallel.one_of(
         "fsdp_reshard_after_forward", ("default", "always", "never"), "default"
     )
@@ -451,7 +437,7 @@ def _zero(parallel: Settings, *, has_pipeline: bool, is_whole: bool) -> int:
     return 2 if policy == "never" or (policy == "default" and has_pipeline) else 3
 
 
-def _schedule(places: tuple[Settings, ...], ranks: int, chunks: int) -> str:
+def _schedule(places: tuple[settings.Settings, ...], ranks: int, chunks: int) -> str:
     """PyTorch looks schedules up without regard to upper and lower case."""
     holder = next((p for p in places if "pipeline_parallel_schedule" in p), places[0])
     name = holder.text("pipeline_parallel_schedule") or "1F1B"
@@ -464,7 +450,7 @@ def _schedule(places: tuple[Settings, ...], ranks: int, chunks: int) -> str:
     return known.get(name.lower(), DEFAULT_SCHEDULE)
 
 
-def _recompute(checkpoint: Settings) -> tuple[str, str]:
+def _recompute(checkpoint: settings.Settings) -> tuple[str, str]:
     """What is recomputed, and which layers "selective" leaves as they are."""
     mode = checkpoint.one_of("mode", _MODES, "selective")
     every = checkpoint.value("selective_ac_option")
@@ -478,7 +464,7 @@ def _recomputed(model: str | TransformerConfig | None) -> tuple[str, ...] | None
     (torchtitan/distributed/activation_checkpoint.py), while those of exchanges are, which is left
     out.
     """
-    known = catalog_name(model) if isinstance(model, str) else None
+    known = settings.catalog_name(model) if isinstance(model, str) else None
     config = catalog.model(known).config if known else model
     has_experts = isinstance(config, TransformerConfig) and config.experts is not None
     return (*usual_modules(fused_attention=True), "moe") if has_experts else None
@@ -488,7 +474,7 @@ _EIGHT: Final = re.compile(r"float8|mxfp8|\bmx\b|fp8", re.IGNORECASE)
 _FOUR: Final = re.compile(r"nvfp4|mxfp4|fp4", re.IGNORECASE)
 
 
-def _converters(found: Settings, half: str) -> tuple[str | None, tuple[str, ...]]:
+def _converters(found: settings.Settings, half: str) -> tuple[str | None, tuple[str, ...]]:
     """The number format that converters of the model's products give, and notes on it."""
     model = found.table("model")
     value = model.value("converters")
@@ -512,7 +498,7 @@ def _converters(found: Settings, half: str) -> tuple[str | None, tuple[str, ...]
     return ("fp8" if old else precision), tuple(notes)
 
 
-def _optimizer(found: Settings) -> str | None:
+def _optimizer(found: settings.Settings) -> str | None:
     """The name of the optimizer; where groups of parameters have their own, Muon before others."""
     groups = found.value("param_groups")
     found.value("optimizer_factory_kwargs_by_name")
@@ -532,7 +518,7 @@ def _chunked(loss: object) -> Iterator[str]:
         yield f"the loss has logits of 1 of {parts} parts at once: not modelled; give --loss-chunk"
 
 
-def _notes(places: tuple[Settings, ...], mode: str, every: str) -> Iterator[str]:
+def _notes(places: tuple[settings.Settings, ...], mode: str, every: str) -> Iterator[str]:
     holder = next((p for p in places if "pipeline_parallel_schedule_csv" in p), places[0])
     if holder.text("pipeline_parallel_schedule_csv"):
         name = holder.text("pipeline_parallel_schedule") or "1F1B"
@@ -568,7 +554,7 @@ class _Computed:
         return self.text
 
 
-def _tables_of_module(text: str, beside: Beside) -> dict[str, Any]:
+def _tables_of_module(text: str, beside: settings.Beside) -> dict[str, Any]:
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -688,7 +674,7 @@ class _Module:
         if called in self._imported:
             known = {theirs: own for own, (_, theirs) in TITAN_03.models.items()}
             original = self._imported[called]
-            return {"model_name": known.get(original) or catalog_name(original)}
+            return {"model_name": known.get(original) or settings.catalog_name(original)}
         given = {
             each.arg: self._value(each.value, names, function, depth)
             for each in node.keywords
@@ -718,9 +704,9 @@ def _family(function: str, flavor: str) -> str:
 _PARTS: Final = ("none", "offload", "selective", "full")
 
 
-def read_stages(text: str, beside: Beside = NOTHING) -> StatedRun:
+def read_stages(text: str, beside: settings.Beside = settings.NOTHING) -> settings.StatedRun:
     """The run that a `stages.json` states; raises `InvalidInput` with every fault."""
-    found = Settings(parse_settings(text, variables=beside.variables))
+    found = settings.Settings(settings.parse_settings(text, variables=beside.variables))
     if found.text("kind") != KIND:
         raise InvalidInput.of("kind", f'must be "{KIND}"')
     mesh = found.table("mesh")
@@ -732,7 +718,7 @@ def read_stages(text: str, beside: Beside = NOTHING) -> StatedRun:
     found.check()
     again = [block for each in stages for block, mode in each if mode == "full"]
     modes = [[mode for _, mode in each] for each in stages]
-    return StatedRun(
+    return settings.StatedRun(
         tp=axes["tensor"],
         pp=axes["pipeline"],
         dp=axes["data"],
@@ -756,7 +742,7 @@ def read_stages(text: str, beside: Beside = NOTHING) -> StatedRun:
     )
 
 
-def _stages(found: Settings) -> Iterator[list[tuple[int, str]]]:
+def _stages(found: settings.Settings) -> Iterator[list[tuple[int, str]]]:
     """The blocks of each stage, with what of them is recomputed."""
     listed = found.value("stages")
     for stage in listed if isinstance(listed, list) else ():
@@ -773,7 +759,7 @@ def _stages(found: Settings) -> Iterator[list[tuple[int, str]]]:
         yield blocks
 
 
-def _modes_beside(found: Settings) -> Iterator[object]:
+def _modes_beside(found: settings.Settings) -> Iterator[object]:
     """What is recomputed of layers that blocks of the text pass on to, or take from."""
     listed = found.value("stages")
     for stage in listed if isinstance(listed, list) else ():
@@ -806,20 +792,20 @@ def _mode(modes: list[list[str]], *, beside: Collection[object]) -> str | None:
 FLAME: Final = re.compile(r"\bflame\.train\b|--model\.config[ =]\S+\.json")
 
 
-def read_flame(text: str, beside: Beside = NOTHING) -> StatedRun:
+def read_flame(text: str, beside: settings.Beside = settings.NOTHING) -> settings.StatedRun:
     """A script for flame, whose batch of a device is cut by accumulation into no more."""
-    launch, notes = read_launch(text, beside), list[str]()
-    flags, tables = flags_of(launch.words), dict[str, Any]()
+    launch, notes = script.read_launch(text, beside), list[str]()
+    flags, tables = script.flags_of(launch.words), dict[str, Any]()
     if isinstance(path := flags.get("job.config_file"), str):
-        inside = text_beside(path, launch, beside)
+        inside = script.text_beside(path, launch, beside)
         if inside is None:
             notes.append(f"{path} is not beside this file, and what it says is not used")
         else:
-            tables = parse_toml(inside)
+            tables = settings.parse_toml(inside)
     for name, value in flags.items():
         table, _, key = name.partition(".")
         if key and isinstance(inner := tables.setdefault(table, {}), dict):
-            inner[key] = as_yaml(value)
+            inner[key] = script.as_yaml(value)
     model, training = tables.pop("model", {}), dict(tables.get("training", {}))
     steps = training.pop("gradient_accumulation_steps", 1)
     steps = steps if type(steps) is int and steps > 0 else 1
@@ -834,12 +820,14 @@ def read_flame(text: str, beside: Beside = NOTHING) -> StatedRun:
         training.pop(key, None)
     kept: dict[str, Any] = {name: tables[name] for name in _OF_TITAN if name in tables}
     kept |= {"training": training, "parallelism": {**parallel, **tables.get("parallelism", {})}}
-    run = read_tables(Settings(kept, from_words=True))
-    notes += [each for each in run.notes if UNDESCRIBED not in each]
+    run = read_tables(settings.Settings(kept, from_words=True))
+    notes += [each for each in run.notes if settings.UNDESCRIBED not in each]
     config = model.get("config")
-    described = config_beside(config if isinstance(config, str) else None, beside, notes, launch)
+    described = script.config_beside(
+        config if isinstance(config, str) else None, beside, notes, launch
+    )
     if config is None:
-        notes.insert(0, f"{UNDESCRIBED}: no --model.config")
+        notes.insert(0, f"{settings.UNDESCRIBED}: no --model.config")
     each = run.batch_per_replica or run.micro_batch or 1
     devices = launch.devices
     return replace(
@@ -877,13 +865,15 @@ _LINGUA_UNMODELLED: Final = ("float8_recipe", "sliding_window")
 _OF_OTHER_MIXERS: Final = ("state_dim", "conv_size", "lru_dim_multiplier", "n_groups")
 
 
-def read_lingua(text: str, beside: Beside = NOTHING) -> StatedRun:
+def read_lingua(text: str, beside: settings.Beside = settings.NOTHING) -> settings.StatedRun:
     """A file of Meta Lingua's Llama; models of its other applications are asked for."""
-    found = Settings(parse_settings(text, variables=beside.variables), from_words=True)
+    found = settings.Settings(
+        settings.parse_settings(text, variables=beside.variables), from_words=True
+    )
     mesh, model, data = (found.table(name) for name in ("distributed", "model", "data"))
     sharded = mesh.one_of("fsdp_type", ("full_shard", "no_shard"), "no_shard") == "full_shard"
     copies, shards = (mesh.count(f"dp_{part}") for part in ("replicate", "shard"))
-    dtype = format_named(mesh.text("model_dtype")) or "bf16"
+    dtype = settings.format_named(mesh.text("model_dtype")) or "bf16"
     again = mesh.switch("selective_activation_checkpointing")
     tensor = mesh.count("tp_size") or 1
     size, sequence = data.count("batch_size") or 1, data.count("seq_len")
@@ -898,9 +888,13 @@ def read_lingua(text: str, beside: Beside = NOTHING) -> StatedRun:
     vocabulary = beside.vocabulary or (None if own == -1 else own)
     described = None
     if any(name in model for name in _OF_OTHER_MIXERS) or not (hidden and layers):
-        notes.insert(0, f"{UNDESCRIBED}: its blocks are not those of Llama; give the model")
+        notes.insert(
+            0, f"{settings.UNDESCRIBED}: its blocks are not those of Llama; give the model"
+        )
     elif vocabulary is None:
-        notes.insert(0, f"{UNDESCRIBED}: its tokenizer decides the vocabulary; give --vocab-size")
+        notes.insert(
+            0, f"{settings.UNDESCRIBED}: its tokenizer decides the vocabulary; give --vocab-size"
+        )
     else:
         heads = heads or hidden // (head or 64)
         wide = int((1 if factor is None else factor) * int(8 * hidden / 3))
@@ -918,7 +912,7 @@ def read_lingua(text: str, beside: Beside = NOTHING) -> StatedRun:
     compiled = mesh.switch("compile")
     unknown, changing = found.remarks(harmless=_LINGUA_HARMLESS, unmodelled=_LINGUA_UNMODELLED)
     found.check()
-    return StatedRun(
+    return settings.StatedRun(
         tp=tensor,
         pp=1,
         cp=1,

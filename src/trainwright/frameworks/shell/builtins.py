@@ -8,33 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from trainwright.frameworks.shell import launchers
+from trainwright.frameworks.shell import launchers, session, values
 from trainwright.frameworks.shell.arithmetic import BadArithmetic
 from trainwright.frameworks.shell.conditions import BadTest
 from trainwright.frameworks.shell.launchers import Command, InnerShell
-from trainwright.frameworks.shell.session import (
-    Break,
-    Continue,
-    Exit,
-    Leave,
-    NotRead,
-    Return,
-    Session,
-)
 from trainwright.frameworks.shell.tools import READS_INPUT, TOOLS, echo, getopt, printf
-from trainwright.frameworks.shell.values import (
-    Array,
-    Kind,
-    State,
-    Unknown,
-    Variable,
-    has_holes,
-    is_hard,
-    only_soft,
-    shortened,
-    too_much,
-    without_soft,
-)
 from trainwright.frameworks.shell.words import Word, tokens
 
 _ASSIGNMENT: Final = re.compile(r"([A-Za-z_]\w*)(?:\[(.*?)\](?=\+?=))?(\+?)=", re.DOTALL)
@@ -47,13 +25,13 @@ def is_assignment(raw: str) -> bool:
     return _ASSIGNMENT.match(raw) is not None
 
 
-def assign_words(shell: Session, words: Sequence[Word]) -> None:
+def assign_words(shell: session.Session, words: Sequence[Word]) -> None:
     """Carry out assignments, as they are written."""
     for word in words:
         _assign(shell, word.raw, word.line)
 
 
-def _assign(shell: Session, raw: str, line: int, *, by_name: bool = False) -> None:
+def _assign(shell: session.Session, raw: str, line: int, *, by_name: bool = False) -> None:
     found = _ASSIGNMENT.match(raw)
     assert found is not None, "the word is an assignment"
     name, index, more = found[1], found[2], bool(found[3])
@@ -69,14 +47,14 @@ def _assign(shell: Session, raw: str, line: int, *, by_name: bool = False) -> No
 _LEFT_EMPTY: Final = ('""', "''")
 
 
-def _is_given(shell: Session, name: str) -> bool:
+def _is_given(shell: session.Session, name: str) -> bool:
     """Whether a variable has a value that came from outside of the script."""
     variable = shell.state.variables.get(name)
     return variable is not None and not variable.by_script and bool(variable.text)
 
 
 def _assign_text(
-    shell: Session, name: str, index: str | None, text: str, line: int, *, more: bool
+    shell: session.Session, name: str, index: str | None, text: str, line: int, *, more: bool
 ) -> None:
     variable = shell.state.variables.get(name)
     is_number = variable is not None and variable.integer
@@ -88,16 +66,16 @@ def _assign_text(
     shell.expander.assign(name, index, shell.budget.text(line, text), line)
 
 
-def _before(shell: Session, name: str, index: str | None, line: int) -> str:
+def _before(shell: session.Session, name: str, index: str | None, line: int) -> str:
     variable = shell.state.variables.get(name)
     if variable is None:
         return ""
-    if index is None or not isinstance(variable.value, Array):
+    if index is None or not isinstance(variable.value, values.Array):
         return variable.text or ""
     return variable.value.items.get(shell.expander.key(name, index, line), "")
 
 
-def _number(shell: Session, text: str, line: int) -> str:
+def _number(shell: session.Session, text: str, line: int) -> str:
     try:
         return str(shell.expander.calculated(text, line))
     except BadArithmetic:
@@ -105,18 +83,18 @@ def _number(shell: Session, text: str, line: int) -> str:
 
 
 def _assign_array(
-    shell: Session, name: str, raw: str, line: int, *, more: bool, by_name: bool
+    shell: session.Session, name: str, raw: str, line: int, *, more: bool, by_name: bool
 ) -> None:
     """`name=(…)`, or with `more`, `name+=(…)`."""
     name = shell.expander.target(name)
     old = shell.state.variables.get(name)
     held = old.value if old is not None else None
-    by_name = by_name or (isinstance(held, Array) and held.by_name)
-    array = Array({}, by_name)
-    if more and isinstance(held, Array):
+    by_name = by_name or (isinstance(held, values.Array) and held.by_name)
+    array = values.Array({}, by_name)
+    if more and isinstance(held, values.Array):
         array = held
     elif more and isinstance(held, str):
-        array = Array({0: held})
+        array = values.Array({0: held})
     pending: list[str] = []
     keys: list[str] = []
     for token in tokens(raw[1:].removesuffix(")"), line):
@@ -149,7 +127,7 @@ def _assign_array(
     shell.budget.words(line, list(array.items.values()))
     shell.budget.step(line, 1 + len(array.items))
     if old is not None and isinstance(old.value, str):
-        shell.state.variables[name] = replace(old, value=Array({}))
+        shell.state.variables[name] = replace(old, value=values.Array({}))
     shell.state.set(name, array)
 
 
@@ -162,10 +140,10 @@ def _texts(words: Words) -> list[str]:
 
 def _plain(words: Words) -> list[str]:
     """The arguments as bash would pass them: what is unset is not there."""
-    return [without_soft(text) for text in _texts(words) if not only_soft(text)]
+    return [values.without_soft(text) for text in _texts(words) if not values.only_soft(text)]
 
 
-def _declare(shell: Session, words: Words, line: int) -> None:
+def _declare(shell: session.Session, words: Words, line: int) -> None:
     """`declare`, `local`, `export`, `readonly` with their options."""
     name = words[0] if isinstance(words[0], str) else words[0].raw
     letters, rest = "", list(words[1:])
@@ -198,7 +176,7 @@ def _declare(shell: Session, words: Words, line: int) -> None:
         if "n" in letters and name != "export":
             value = raw[found.end() :]
             value = shell.expander.one(value, line) if isinstance(word, Word) else value
-            shell.state.variables[target] = Variable(value, reference=True)
+            shell.state.variables[target] = values.Variable(value, reference=True)
         elif isinstance(word, Word):
             _assign(shell, word.raw, line, by_name="A" in letters)
         else:
@@ -215,15 +193,15 @@ def _declare(shell: Session, words: Words, line: int) -> None:
                 shell.state.variables[target] = replace(variable, exported=False)
 
 
-def _with_attributes(shell: Session, name: str, letters: str, *, exported: bool) -> None:
+def _with_attributes(shell: session.Session, name: str, letters: str, *, exported: bool) -> None:
     variable = shell.state.variables.get(name)
     exported = exported or "x" in letters
     case = "u" if "u" in letters else "l" if "l" in letters else ""
-    wanted = Variable("", exported, "i" in letters, "n" in letters, letters=case)
+    wanted = values.Variable("", exported, "i" in letters, "n" in letters, letters=case)
     if variable is not None:
         shell.state.variables[name] = replace(
             variable,
-            value=Array({}, True)
+            value=values.Array({}, True)
             if "A" in letters and isinstance(variable.value, str)
             else variable.value,
             exported=variable.exported or exported,
@@ -233,16 +211,16 @@ def _with_attributes(shell: Session, name: str, letters: str, *, exported: bool)
         )
     elif "A" in letters or "a" in letters:
         shell.state.variables[name] = replace(
-            wanted, value=Array({}, "A" in letters), reference=False
+            wanted, value=values.Array({}, "A" in letters), reference=False
         )
     else:
         # It has attributes and no value: an empty array has none either.
-        shell.state.variables[name] = replace(wanted, value=Array({}))
+        shell.state.variables[name] = replace(wanted, value=values.Array({}))
         if wanted.reference or case or wanted.integer:
             shell.state.variables[name] = replace(wanted, value="")
 
 
-def _unset(shell: Session, words: Words, line: int) -> None:
+def _unset(shell: session.Session, words: Words, line: int) -> None:
     texts = _plain(words)
     for text in texts:
         if text in ("-v", "-n"):
@@ -253,17 +231,17 @@ def _unset(shell: Session, words: Words, line: int) -> None:
             return
         name, bracket, index = text.partition("[")
         variable = shell.state.variables.get(name)
-        if bracket and variable is not None and isinstance(variable.value, Array):
+        if bracket and variable is not None and isinstance(variable.value, values.Array):
             key = shell.expander.key(name, index.removesuffix("]"), line)
             items = {k: v for k, v in variable.value.items.items() if k != key}
             shell.state.variables[name] = replace(
-                variable, value=Array(items, variable.value.by_name)
+                variable, value=values.Array(items, variable.value.by_name)
             )
         else:
             shell.state.unset(text)
 
 
-def _set(shell: Session, words: Words, line: int) -> None:
+def _set(shell: session.Session, words: Words, line: int) -> None:
     texts = _texts(words)
     options = set(shell.state.options)
     letters = {
@@ -277,7 +255,7 @@ def _set(shell: Session, words: Words, line: int) -> None:
     while texts:
         text = texts.pop(0)
         if text == "--":
-            shell.state.arguments = tuple(t for t in texts if not only_soft(t))
+            shell.state.arguments = tuple(t for t in texts if not values.only_soft(t))
             break
         if not re.fullmatch(r"[-+][A-Za-z]+", text):
             if text not in ("-", "+"):
@@ -293,7 +271,7 @@ def _set(shell: Session, words: Words, line: int) -> None:
     shell.state.options = frozenset(options)
 
 
-def _shift(shell: Session, words: Words, line: int) -> None:
+def _shift(shell: session.Session, words: Words, line: int) -> None:
     texts = _plain(words)
     count = int(texts[0]) if texts and re.fullmatch(r"\d{1,6}", texts[0]) else 1
     if count > len(shell.state.arguments):
@@ -302,49 +280,49 @@ def _shift(shell: Session, words: Words, line: int) -> None:
         shell.state.arguments = shell.state.arguments[count:]
 
 
-def _cd(shell: Session, words: Words, line: int) -> None:
+def _cd(shell: session.Session, words: Words, line: int) -> None:
     texts = [text for text in _texts(words) if text not in ("-P", "-L", "--")]
     _enter(shell, texts[0] if texts else "~")
 
 
-def _enter(shell: Session, folder: str) -> None:
+def _enter(shell: session.Session, folder: str) -> None:
     state = shell.state
     before = state.folder
     if folder == "-":
         folder = state.before_folder
-    state.folder = posixpath.normpath(posixpath.join(before, without_soft(folder) or "."))
+    state.folder = posixpath.normpath(posixpath.join(before, values.without_soft(folder) or "."))
     state.before_folder = before
     shell.budget.text(shell.line, state.folder)
     # It is there if it was made, and surely the script expects it to be.
     state.status, state.why = 0, ""
 
 
-def _pushd(shell: Session, words: Words, line: int) -> None:
+def _pushd(shell: session.Session, words: Words, line: int) -> None:
     texts = _texts(words)
     _enter(shell, texts[0] if texts else "-")
 
 
-def _popd(shell: Session, words: Words, line: int) -> None:
+def _popd(shell: session.Session, words: Words, line: int) -> None:
     _enter(shell, "-")
 
 
-def _pwd(shell: Session, words: Words, line: int) -> None:
+def _pwd(shell: session.Session, words: Words, line: int) -> None:
     shell.print(shell.state.folder + "\n")
 
 
-def _true(shell: Session, words: Words, line: int) -> None:
+def _true(shell: session.Session, words: Words, line: int) -> None:
     shell.state.status = 0
 
 
-def _false(shell: Session, words: Words, line: int) -> None:
+def _false(shell: session.Session, words: Words, line: int) -> None:
     shell.state.status = 1
 
 
-def _echo(shell: Session, words: Words, line: int) -> None:
+def _echo(shell: session.Session, words: Words, line: int) -> None:
     shell.print(echo(_texts(words)))
 
 
-def _printf(shell: Session, words: Words, line: int) -> None:
+def _printf(shell: session.Session, words: Words, line: int) -> None:
     texts = _texts(words)
     name = ""
     if texts[:1] == ["-v"] and len(texts) > 1:
@@ -354,11 +332,11 @@ def _printf(shell: Session, words: Words, line: int) -> None:
     except RecursionError:
         printed = None
     if printed is None:
-        cause = Unknown(kind="computed", name="printf", line=line)
+        cause = values.Unknown(kind="computed", name="printf", line=line)
         holes = "".join(texts)
         printed = (
             shell.expander.derived(holes, line)
-            if has_holes(holes)
+            if values.has_holes(holes)
             else shell.holes.character(cause)
         )
     if name:
@@ -367,8 +345,8 @@ def _printf(shell: Session, words: Words, line: int) -> None:
         shell.print(printed)
 
 
-def _test(shell: Session, words: Words, line: int) -> None:
-    texts = [text for text in _texts(words) if not only_soft(text) or _note(shell, text)]
+def _test(shell: session.Session, words: Words, line: int) -> None:
+    texts = [text for text in _texts(words) if not values.only_soft(text) or _note(shell, text)]
     if words[0] == "[":
         if texts[-1:] != ["]"]:
             shell.state.status = 2
@@ -383,21 +361,21 @@ def _test(shell: Session, words: Words, line: int) -> None:
     shell.verdict(found, line, "[ " + shell.holes.shown(" ".join(texts)) + " ]")
 
 
-def _note(shell: Session, text: str) -> bool:
+def _note(shell: session.Session, text: str) -> bool:
     """What is unset stands for an empty word in a test; that it does is noted."""
     shell.expander.used += shell.holes.all_in([text])
     return True
 
 
-def _source(shell: Session, words: Words, line: int) -> None:
+def _source(shell: session.Session, words: Words, line: int) -> None:
     texts = _texts(words)
     if texts:
         shell.source(texts[0], texts[1:], line)
 
 
-def _eval(shell: Session, words: Words, line: int) -> None:
+def _eval(shell: session.Session, words: Words, line: int) -> None:
     text = " ".join(_texts(words))
-    if is_hard(text) and len(text.strip()) == 1:
+    if values.is_hard(text) and len(text.strip()) == 1:
         # A program decides what is carried out here: `eval "$(conda shell.bash hook)"`.
         shell.expander.not_read = True
         shell.state.status, shell.state.why = None, text.strip()
@@ -405,21 +383,21 @@ def _eval(shell: Session, words: Words, line: int) -> None:
     shell.nested(text, line)
 
 
-def _exit(shell: Session, words: Words, line: int) -> None:
-    raise Exit(_status(shell, words), line)
+def _exit(shell: session.Session, words: Words, line: int) -> None:
+    raise session.Exit(_status(shell, words), line)
 
 
-def _return(shell: Session, words: Words, line: int) -> None:
+def _return(shell: session.Session, words: Words, line: int) -> None:
     status = _status(shell, words)
-    raise Return(status, shell.state.why if status is None else "")
+    raise session.Return(status, shell.state.why if status is None else "")
 
 
-def _status(shell: Session, words: Words) -> int | None:
+def _status(shell: session.Session, words: Words) -> int | None:
     texts = _plain(words)
     if not texts:
         return shell.state.status
-    if is_hard(texts[0]):
-        shell.state.why = next(c for c in texts[0] if is_hard(c))
+    if values.is_hard(texts[0]):
+        shell.state.why = next(c for c in texts[0] if values.is_hard(c))
         return None
     return int(texts[0]) % 256 if re.fullmatch(r"[-+]?\d{1,9}", texts[0]) else 2
 
@@ -429,20 +407,20 @@ def _levels(words: Words) -> int:
     return int(texts[0]) if texts and re.fullmatch(r"[1-9]\d{0,3}", texts[0]) else 1
 
 
-def _break(shell: Session, words: Words, line: int) -> None:
-    raise Break(_levels(words))
+def _break(shell: session.Session, words: Words, line: int) -> None:
+    raise session.Break(_levels(words))
 
 
-def _continue(shell: Session, words: Words, line: int) -> None:
-    raise Continue(_levels(words))
+def _continue(shell: session.Session, words: Words, line: int) -> None:
+    raise session.Continue(_levels(words))
 
 
-def _let(shell: Session, words: Words, line: int) -> None:
+def _let(shell: session.Session, words: Words, line: int) -> None:
     for text in _texts(words):
         shell.calculate(text, line)
 
 
-def _read(shell: Session, words: Words, line: int) -> None:
+def _read(shell: session.Session, words: Words, line: int) -> None:
     """`read`, with `-r`, `-a name`, `-d` and prompts."""
     texts, array, names, separator = _plain(words), "", [], "\n"
     while texts:
@@ -458,9 +436,9 @@ def _read(shell: Session, words: Words, line: int) -> None:
     found = None
     if stream is not None:
         found = stream.rest() if separator != "\n" else stream.line()
-    if stream is None or (found is not None and is_hard(found) and len(found.strip()) == 1):
+    if stream is None or (found is not None and values.is_hard(found) and len(found.strip()) == 1):
         cause = found.strip() if found else shell.holes.character(
-            Unknown(kind="program", name="read", line=line)
+            values.Unknown(kind="program", name="read", line=line)
         )  # fmt: skip
         for name in names or ["REPLY"]:
             shell.state.set(name, cause)
@@ -469,13 +447,13 @@ def _read(shell: Session, words: Words, line: int) -> None:
     ended = found is None or (separator == "\n" and not found.endswith("\n"))
     text = (found or "").removesuffix("\n")
     if array:
-        shell.state.set(array, Array(dict(enumerate(_cut(shell, text, 0)))))
+        shell.state.set(array, values.Array(dict(enumerate(_cut(shell, text, 0)))))
     else:
         _to_names(shell, text, names)
     shell.state.status = 1 if ended else 0
 
 
-def _cut(shell: Session, text: str, most: int) -> list[str]:
+def _cut(shell: session.Session, text: str, most: int) -> list[str]:
     """A line cut at the separators; with `most`, into that many fields at most."""
     separators = shell.expander.separators()
     if not separators:
@@ -493,7 +471,7 @@ def _cut(shell: Session, text: str, most: int) -> list[str]:
     return parts if text else []
 
 
-def _to_names(shell: Session, text: str, names: Sequence[str]) -> None:
+def _to_names(shell: session.Session, text: str, names: Sequence[str]) -> None:
     if not names:
         shell.state.set("REPLY", text)
         return
@@ -503,7 +481,7 @@ def _to_names(shell: Session, text: str, names: Sequence[str]) -> None:
             shell.state.set(name, parts[k] if k < len(parts) else "")
 
 
-def _mapfile(shell: Session, words: Words, line: int) -> None:
+def _mapfile(shell: session.Session, words: Words, line: int) -> None:
     texts, name, trimmed = _plain(words), "MAPFILE", False
     while texts:
         text = texts.pop(0)
@@ -516,10 +494,10 @@ def _mapfile(shell: Session, words: Words, line: int) -> None:
     lines = [] if shell.input is None else shell.input.rest().splitlines(keepends=True)
     shell.budget.words(line, lines)
     items = [each.removesuffix("\n") if trimmed else each for each in lines]
-    shell.state.set(name, Array(dict(enumerate(items))))
+    shell.state.set(name, values.Array(dict(enumerate(items))))
 
 
-def _getopts(shell: Session, words: Words, line: int) -> None:
+def _getopts(shell: session.Session, words: Words, line: int) -> None:
     texts = _plain(words)
     if len(texts) < 2:
         shell.state.status = 2
@@ -567,23 +545,23 @@ def _getopts(shell: Session, words: Words, line: int) -> None:
     state.status = 0
 
 
-def find_command(shell: Session, name: str, line: int) -> None:
+def find_command(shell: session.Session, name: str, line: int) -> None:
     """Whether there is a command, and its path."""
     if name in shell.state.functions or name in BUILTINS:
         shell.print(name + "\n")
         shell.set_status(0)
         return
-    hole = shell.holes.character(Unknown(kind="file", name=f"command -v {name}", line=line))
+    hole = shell.holes.character(values.Unknown(kind="file", name=f"command -v {name}", line=line))
     shell.print(hole + "\n")
     shell.set_status(None, hole)
 
 
-def _known(shell: Session, words: Words, line: int) -> None:
+def _known(shell: session.Session, words: Words, line: int) -> None:
     texts = _plain(words)
     find_command(shell, texts[-1] if texts else "", line)
 
 
-Builtin = Callable[[Session, Words, int], None]
+Builtin = Callable[[session.Session, Words, int], None]
 BUILTINS: Final[dict[str, Builtin]] = {
     ":": _true,
     "true": _true,
@@ -642,7 +620,7 @@ _KEEP_HOLES: Final = frozenset({"sed", "tac", "sort", "uniq", "xargs"})
 _SILENT: Final = frozenset(
     {"mkdir", "cp", "mv", "rm", "ln", "chmod", "touch", "sleep", "rmdir", "chown"}
 )
-_KINDS: Final[dict[str, Kind]] = {
+_KINDS: Final[dict[str, values.Kind]] = {
     "hostname": "machine", "date": "machine", "nproc": "machine", "whoami": "machine",
     "uname": "machine", "shuf": "machine", "mktemp": "machine", "uuidgen": "machine",
     "id": "machine",
@@ -650,7 +628,7 @@ _KINDS: Final[dict[str, Kind]] = {
 
 
 def run_program(
-    shell: Session, texts: list[str], line: int, environment: dict[str, Variable]
+    shell: session.Session, texts: list[str], line: int, environment: dict[str, values.Variable]
 ) -> None:
     """A tool that is computed, a shell inside, or a program that is written down."""
     name = texts[0].rpartition("/")[2]
@@ -662,7 +640,11 @@ def run_program(
         _tee(shell, texts[1:])
         return
     if name == "getopt":
-        found = None if any(map(is_hard, texts)) else getopt([without_soft(t) for t in texts[1:]])
+        found = (
+            None
+            if any(map(values.is_hard, texts))
+            else getopt([values.without_soft(t) for t in texts[1:]])
+        )
         if found is not None:
             shell.print(found)
             shell.set_status(0)
@@ -687,9 +669,9 @@ def run_program(
         shell.set_status(0)
         return
     hole = shell.holes.character(
-        Unknown(
+        values.Unknown(
             kind=_KINDS.get(name, "program"),
-            name=shortened(shell.holes.shown(" ".join(texts)[:400])),
+            name=values.shortened(shell.holes.shown(" ".join(texts)[:400])),
             line=line,
         )
     )
@@ -698,9 +680,11 @@ def run_program(
     shell.set_status(None, hole)
 
 
-def _record(shell: Session, texts: list[str], line: int, environment: dict[str, Variable]) -> None:
+def _record(
+    shell: session.Session, texts: list[str], line: int, environment: dict[str, values.Variable]
+) -> None:
     if len(shell.commands) >= _MOST_COMMANDS:
-        raise too_much(line, f"more than {_MOST_COMMANDS} commands")
+        raise values.too_much(line, f"more than {_MOST_COMMANDS} commands")
     seen = {name: v for name, v in shell.state.variables.items() if v.exported and v.by_script}
     seen |= environment
     value = shell.holes.value
@@ -714,7 +698,7 @@ def _record(shell: Session, texts: list[str], line: int, environment: dict[str, 
     )
 
 
-def _tool(shell: Session, name: str, texts: list[str], line: int) -> bool:
+def _tool(shell: session.Session, name: str, texts: list[str], line: int) -> bool:
     """Compute a tool of text; False where it is one to write down."""
     arguments = texts[1:]
     read = ""
@@ -730,14 +714,18 @@ def _tool(shell: Session, name: str, texts: list[str], line: int) -> bool:
         return _xargs(shell, arguments, read, line)
     shell.budget.step(line, 1 + len(read) // 256)
     holes = "".join((*arguments, read))
-    if has_holes(holes):
-        if name in _KEEP_HOLES and not is_hard("".join(arguments)) and not _lone_hole(shell, read):
-            found = TOOLS[name]([without_soft(a) for a in arguments], read)
+    if values.has_holes(holes):
+        if (
+            name in _KEEP_HOLES
+            and not values.is_hard("".join(arguments))
+            and not _lone_hole(shell, read)
+        ):
+            found = TOOLS[name]([values.without_soft(a) for a in arguments], read)
             if found is not None:
                 shell.print(found[0])
                 shell.set_status(found[1])
                 return True
-        if not is_hard(holes) and name in ("basename", "dirname"):
+        if not values.is_hard(holes) and name in ("basename", "dirname"):
             shell.print(holes + "\n")
         else:
             shell.print(shell.expander.derived(holes, line) + "\n")
@@ -747,7 +735,7 @@ def _tool(shell: Session, name: str, texts: list[str], line: int) -> bool:
     found = TOOLS[name](arguments, read)
     if found is None:
         hole = shell.holes.character(
-            Unknown(kind="computed", name=shortened(" ".join(texts)), line=line)
+            values.Unknown(kind="computed", name=values.shortened(" ".join(texts)), line=line)
         )
         shell.print(hole + "\n")
         shell.set_status(None, hole)
@@ -757,12 +745,12 @@ def _tool(shell: Session, name: str, texts: list[str], line: int) -> bool:
     return True
 
 
-def _lone_hole(shell: Session, text: str) -> bool:
+def _lone_hole(shell: session.Session, text: str) -> bool:
     """Whether a text has a line that is only a hole: it may stand for many lines."""
-    return any(is_hard(line) and len(line) == 1 for line in text.split("\n"))
+    return any(values.is_hard(line) and len(line) == 1 for line in text.split("\n"))
 
 
-def _inputs(shell: Session, name: str, arguments: list[str]) -> tuple[list[str], list[str]]:
+def _inputs(shell: session.Session, name: str, arguments: list[str]) -> tuple[list[str], list[str]]:
     """The files that a tool reads, which are its last words, and its other arguments."""
     if name in ("tr", "xargs", "bc"):
         return [], arguments
@@ -779,15 +767,15 @@ def _inputs(shell: Session, name: str, arguments: list[str]) -> tuple[list[str],
     return names, [a for k, a in enumerate(arguments) if k not in plain]
 
 
-def _xargs(shell: Session, arguments: Sequence[str], read: str, line: int) -> bool:
+def _xargs(shell: session.Session, arguments: Sequence[str], read: str, line: int) -> bool:
     words = list(arguments)
-    if has_holes(read) or any(word.startswith("-") for word in words[:1]):
+    if values.has_holes(read) or any(word.startswith("-") for word in words[:1]):
         return False
     shell.command([*words, *read.split()], line)
     return True
 
 
-def _cat(shell: Session, arguments: Sequence[str], line: int) -> bool:
+def _cat(shell: session.Session, arguments: Sequence[str], line: int) -> bool:
     names = [each for each in arguments if not each.startswith("-") or each == "-"]
     out = []
     for name in names or ["-"]:
@@ -802,7 +790,7 @@ def _cat(shell: Session, arguments: Sequence[str], line: int) -> bool:
     return True
 
 
-def _tee(shell: Session, arguments: Sequence[str]) -> None:
+def _tee(shell: session.Session, arguments: Sequence[str]) -> None:
     text = "" if shell.input is None else shell.input.rest()
     more = "-a" in arguments or "--append" in arguments
     for name in arguments:
@@ -813,7 +801,11 @@ def _tee(shell: Session, arguments: Sequence[str]) -> None:
 
 
 def _inner(
-    shell: Session, inner: InnerShell, texts: list[str], line: int, environment: dict[str, Variable]
+    shell: session.Session,
+    inner: InnerShell,
+    texts: list[str],
+    line: int,
+    environment: dict[str, values.Variable],
 ) -> bool:
     """Follow a shell inside a command; False where its text is not known."""
     arguments = texts[inner.arguments :]
@@ -824,7 +816,7 @@ def _inner(
         name = texts[inner.script]
         try:
             text = shell.files.text(name)
-        except NotRead:
+        except session.NotRead:
             return False
         if len(text) > 1 and "\0" in text:
             return False
@@ -832,11 +824,11 @@ def _inner(
         text = texts[inner.script][inner.skipped :]
         if arguments:
             name, arguments = arguments[0], arguments[1:]
-    if only_soft(text) or (is_hard(text) and len(text.strip()) == 1):
+    if values.only_soft(text) or (values.is_hard(text) and len(text.strip()) == 1):
         return False
     kept, within, count = shell.state, shell.within, len(shell.commands)
     variables = {**kept.exported(), **environment} if inner.has_environment else {}
-    shell.state = State(
+    shell.state = values.State(
         variables=variables,
         arguments=tuple(arguments),
         name=name,
@@ -853,7 +845,7 @@ def _inner(
     try:
         shell.nested(text, line)
         status, why = shell.state.status, shell.state.why
-    except Leave as leave:
+    except session.Leave as leave:
         status, why = leave.status, leave.why
     finally:
         shell.state, shell.within = kept, within

@@ -18,7 +18,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, Literal
 
-from trainwright.frameworks.shell import launchers
+from trainwright.frameworks.shell import launchers, syntax, values
 from trainwright.frameworks.shell.arithmetic import BadArithmetic
 from trainwright.frameworks.shell.builtins import (
     BUILTINS,
@@ -39,35 +39,6 @@ from trainwright.frameworks.shell.session import (
     Stream,
     assigned_names,
 )
-from trainwright.frameworks.shell.syntax import (
-    Block,
-    Calculation,
-    Case,
-    Count,
-    Either,
-    For,
-    Function,
-    Group,
-    If,
-    Negation,
-    Pipeline,
-    Redirected,
-    Script,
-    Simple,
-    Statement,
-    Test,
-    While,
-    parse,
-    shown_source,
-)
-from trainwright.frameworks.shell.values import (
-    State,
-    Unknown,
-    Variable,
-    merged,
-    merged_text,
-    only_soft,
-)
 from trainwright.frameworks.shell.words import Redirect, Word
 
 
@@ -83,12 +54,12 @@ class Shell(Session):
         self.errors += [each for each in script.errors if each not in self.errors]
         self.block(script.body)
 
-    def _script(self, text: str, line: int) -> tuple[Script, frozenset[str]]:
+    def _script(self, text: str, line: int) -> tuple[syntax.Script, frozenset[str]]:
         """The statements of a text and the names it assigns; a loop reads its texts once."""
         found = self._scripts.get((text, line))
         if found is None:
             self.budget.step(line, 10 + len(text) // 16)
-            found = self._scripts[text, line] = parse(text, line), assigned_names(text)
+            found = self._scripts[text, line] = syntax.parse(text, line), assigned_names(text)
         return found
 
     def substituted(self, source: str, line: int) -> str:
@@ -116,7 +87,7 @@ class Shell(Session):
 
     # Statements
 
-    def block(self, block: Block) -> None:
+    def block(self, block: syntax.Block) -> None:
         """Carry out statements in order."""
         for statement in block:
             self.statement(statement)
@@ -124,48 +95,48 @@ class Shell(Session):
                 "errexit" in self.state.options
                 and not self.in_condition
                 and self.state.status
-                and isinstance(statement, Simple | Test | Calculation)
+                and isinstance(statement, syntax.Simple | syntax.Test | syntax.Calculation)
             ):
                 raise Exit(self.state.status, statement.line)
 
-    def statement(self, statement: Statement) -> None:
+    def statement(self, statement: syntax.Statement) -> None:
         """Carry out one statement; its status is then the state's."""
         self.line = statement.line
         self.budget.step(statement.line)
         match statement:
-            case Simple():
+            case syntax.Simple():
                 self._simple(statement)
-            case If():
+            case syntax.If():
                 self._if(statement)
-            case Either():
+            case syntax.Either():
                 self._either(statement)
-            case Test():
+            case syntax.Test():
                 self._test(statement)
-            case Calculation():
+            case syntax.Calculation():
                 self.calculate(statement.source, statement.line)
-            case Pipeline():
+            case syntax.Pipeline():
                 self._pipeline(statement)
-            case Negation():
+            case syntax.Negation():
                 self._negation(statement)
-            case For():
+            case syntax.For():
                 self._for(statement)
-            case While():
+            case syntax.While():
                 self._while(statement)
-            case Count():
+            case syntax.Count():
                 self._count(statement)
-            case Case():
+            case syntax.Case():
                 self._case(statement)
-            case Group():
+            case syntax.Group():
                 self._group(statement)
-            case Function():
+            case syntax.Function():
                 self.state.functions[statement.name] = statement
                 self.set_status(0)
-            case Redirected():
+            case syntax.Redirected():
                 self._with_redirects(
                     statement.redirects, statement.line, lambda: self.statement(statement.body)
                 )
 
-    def _test(self, statement: Test) -> None:
+    def _test(self, statement: syntax.Test) -> None:
         self.tests.causes = []
         try:
             found = self.tests.double(statement.source, statement.line)
@@ -174,7 +145,7 @@ class Shell(Session):
             return
         self.verdict(found, statement.line, " ".join(statement.source.split()))
 
-    def _group(self, statement: Group) -> None:
+    def _group(self, statement: syntax.Group) -> None:
         if not statement.subshell:
             self.block(statement.body)
             return
@@ -193,12 +164,12 @@ class Shell(Session):
             self.state = kept
         kept.files, kept.status, kept.why = files, status, why
 
-    def _negation(self, statement: Negation) -> None:
+    def _negation(self, statement: syntax.Negation) -> None:
         self._condition((statement.command,))
         if self.state.status is not None:
             self.set_status(int(self.state.status == 0))
 
-    def _pipeline(self, statement: Pipeline) -> None:
+    def _pipeline(self, statement: syntax.Pipeline) -> None:
         kept = self.input
         last = len(statement.commands) - 1
         try:
@@ -209,7 +180,7 @@ class Shell(Session):
         finally:
             self.input = kept
 
-    def _either(self, statement: Either) -> None:
+    def _either(self, statement: syntax.Either) -> None:
         """`a && b`, `a || b`: programs are taken to succeed."""
         self.expander.used = []
         self._condition((statement.left,))
@@ -221,7 +192,9 @@ class Shell(Session):
                     self.statement(statement.right)
                 return
             self._both_ways(
-                Unknown(kind="condition", name=shown_source(statement.left), line=statement.line),
+                values.Unknown(
+                    kind="condition", name=syntax.shown_source(statement.left), line=statement.line
+                ),
                 lambda: self.statement(statement.right),
                 lambda: None,
                 cause,
@@ -232,12 +205,12 @@ class Shell(Session):
         if used:
             self._unless_it_ends(
                 lambda: self.statement(statement.right), lambda: None, used, statement.line,
-                shown_source(statement.left),
+                syntax.shown_source(statement.left),
             )  # fmt: skip
             return
         self.statement(statement.right)
 
-    def _condition(self, block: Block) -> None:
+    def _condition(self, block: syntax.Block) -> None:
         """Carry out what is only asked for its status: `set -e` does not count there."""
         self.in_condition += 1
         try:
@@ -245,10 +218,10 @@ class Shell(Session):
         finally:
             self.in_condition -= 1
 
-    def _if(self, statement: If) -> None:
+    def _if(self, statement: syntax.If) -> None:
         self._branches(statement, 0, ())
 
-    def _branches(self, statement: If, k: int, before: tuple[Unknown, ...]) -> None:
+    def _branches(self, statement: syntax.If, k: int, before: tuple[values.Unknown, ...]) -> None:
         """The k-th condition and what follows; `before` was taken for unset by those before."""
         if k == len(statement.branches):
             if not before:
@@ -270,7 +243,7 @@ class Shell(Session):
             cause = self.holes.unknown(self.state.why)
             line = condition[0].line if condition else statement.line
             self._both_ways(
-                Unknown(kind="condition", name=source, line=line),
+                values.Unknown(kind="condition", name=source, line=line),
                 lambda: self.block(body),
                 lambda: self._branches(statement, k + 1, used),
                 cause,
@@ -290,7 +263,7 @@ class Shell(Session):
         self,
         chosen: Callable[[], None],
         other: Callable[[], None],
-        used: tuple[Unknown, ...],
+        used: tuple[values.Unknown, ...],
         line: int,
         source: str,
         *,
@@ -316,15 +289,15 @@ class Shell(Session):
 
     def _both_ways(
         self,
-        condition: Unknown,
+        condition: values.Unknown,
         then: Callable[[], None],
         otherwise: Callable[[], None],
-        cause: Unknown,
+        cause: values.Unknown,
     ) -> None:
         """Follow both ways of an unknown condition and merge; a way that leaves is not taken."""
         base, sink, line = self.state, self.sink, condition.line
         self.budget.step(line, 2 + (len(base.variables) + len(base.files)) // 32)
-        results: list[tuple[State, Leave | None, str]] = []
+        results: list[tuple[values.State, Leave | None, str]] = []
         started = len(self.commands)
         for way in (then, otherwise):
             count = len(self.commands)
@@ -351,8 +324,8 @@ class Shell(Session):
             for name, each in second.variables.items():
                 if first.variables.get(name) is not each:
                     self.budget.text(line, each.text or "")
-            self.state = merged(first, second, condition, self.holes)
-            text = merged_text(printed, printed_second, condition, self.holes)
+            self.state = values.merged(first, second, condition, self.holes)
+            text = values.merged_text(printed, printed_second, condition, self.holes)
         elif leaves is None:
             self.state, text = first, printed
         else:
@@ -372,23 +345,23 @@ class Shell(Session):
         if leaves is not None and leaves_second is not None:
             raise leaves_second
 
-    def _same(self, first: State, second: State) -> bool:
+    def _same(self, first: values.State, second: values.State) -> bool:
         """Whether it does not matter which way was taken: folders that were made do not."""
         paths = {path for path in {**first.files, **second.files} if not path.endswith("/")}
         return first.variables == second.variables and all(
             first.files.get(path) == second.files.get(path) for path in paths
         )
 
-    def _while(self, statement: While) -> None:
+    def _while(self, statement: syntax.While) -> None:
         turns, status = 0, 0
-        seen: list[dict[str, Variable]] = []
+        seen: list[dict[str, values.Variable]] = []
         while True:
             self.budget.step(statement.line)
             self._condition(statement.condition)
             if self.state.status is None:
                 cause = self.holes.unknown(self.state.why)
                 self._both_ways(
-                    Unknown(kind="condition", name=statement.source, line=statement.line),
+                    values.Unknown(kind="condition", name=statement.source, line=statement.line),
                     lambda: self._one_turn(statement.body),
                     lambda: None,
                     cause,
@@ -409,10 +382,10 @@ class Shell(Session):
             status = self.state.status or 0
         self.set_status(status)
 
-    def _one_turn(self, body: Block) -> None:
+    def _one_turn(self, body: syntax.Block) -> None:
         self._turn(body)
 
-    def _turn(self, body: Block) -> bool:
+    def _turn(self, body: syntax.Block) -> bool:
         """One turn of a loop; False where it leaves the loop."""
         try:
             self.block(body)
@@ -426,21 +399,21 @@ class Shell(Session):
                 raise Continue(leave.levels - 1) from None
         return True
 
-    def _for(self, statement: For) -> None:
+    def _for(self, statement: syntax.For) -> None:
         if statement.words is None:
             items: Sequence[str] = self.state.arguments
         else:
             items = self.expander.words(statement.words)
         self.set_status(0)
         for item in items:
-            if only_soft(item):
+            if values.only_soft(item):
                 continue
             self.budget.step(statement.line)
             self.state.set(statement.name, item)
             if not self._turn(statement.body):
                 break
 
-    def _count(self, statement: Count) -> None:
+    def _count(self, statement: syntax.Count) -> None:
         first, condition, each = statement.parts
         self.calculate(first, statement.line)
         turns = 0
@@ -451,7 +424,9 @@ class Shell(Session):
                 if self.state.status is None:
                     cause = self.holes.unknown(self.state.why)
                     self._both_ways(
-                        Unknown(kind="condition", name=condition.strip(), line=statement.line),
+                        values.Unknown(
+                            kind="condition", name=condition.strip(), line=statement.line
+                        ),
                         lambda: self._one_turn(statement.body),
                         lambda: None,
                         cause,
@@ -465,7 +440,7 @@ class Shell(Session):
             self.calculate(each, statement.line)
         self.set_status(0)
 
-    def _case(self, statement: Case) -> None:
+    def _case(self, statement: syntax.Case) -> None:
         self.expander.used = []
         subject = self.expander.one(statement.subject.raw, statement.subject.line)
         unset = (each for each in self.holes.all_in([subject]) if each.is_unset)
@@ -473,7 +448,9 @@ class Shell(Session):
         self.set_status(0)
         self._items(statement, 0, subject, used)
 
-    def _items(self, statement: Case, k: int, subject: str, used: tuple[Unknown, ...]) -> None:
+    def _items(
+        self, statement: syntax.Case, k: int, subject: str, used: tuple[values.Unknown, ...]
+    ) -> None:
         """The items of a `case` from the k-th on."""
         for at in range(k, len(statement.items)):
             found = self._matches(statement, at, subject)
@@ -481,17 +458,21 @@ class Shell(Session):
                 cause = self.holes.all_in([subject])
                 name = f"case {self.holes.shown(subject)} in {'|'.join(statement.items[at][0])}"
                 self._both_ways(
-                    Unknown(kind="condition", name=name, line=statement.line),
+                    values.Unknown(kind="condition", name=name, line=statement.line),
                     partial(self._item, statement, at, subject, ()),
                     partial(self._items, statement, at + 1, subject, ()),
-                    cause[0] if cause else Unknown(kind="computed", name=name, line=statement.line),
+                    cause[0]
+                    if cause
+                    else values.Unknown(kind="computed", name=name, line=statement.line),
                 )
                 return
             if found:
                 self._item(statement, at, subject, used)
                 return
 
-    def _item(self, statement: Case, at: int, subject: str, used: tuple[Unknown, ...]) -> None:
+    def _item(
+        self, statement: syntax.Case, at: int, subject: str, used: tuple[values.Unknown, ...]
+    ) -> None:
         _, body, ending = statement.items[at]
         if used:
             shown = f"case {statement.subject.raw}"
@@ -505,7 +486,7 @@ class Shell(Session):
         elif ending == ";;&":
             self._items(statement, at + 1, subject, ())
 
-    def _matches(self, statement: Case, at: int, subject: str) -> bool | None:
+    def _matches(self, statement: syntax.Case, at: int, subject: str) -> bool | None:
         verdict: bool | None = False
         for raw in statement.items[at][0]:
             pattern = self.expander.pattern(raw, statement.line)
@@ -561,7 +542,7 @@ class Shell(Session):
 
     # Commands
 
-    def _simple(self, statement: Simple) -> None:
+    def _simple(self, statement: syntax.Simple) -> None:
         words = statement.words
         k = 0
         while k < len(words) and is_assignment(words[k].raw):
@@ -586,13 +567,13 @@ class Shell(Session):
             return
         texts = self.expander.words(words[k:])
         # bash drops what is unset and not in quotes where a word begins the command
-        while texts and only_soft(texts[0]) and len(texts) > 1:
+        while texts and values.only_soft(texts[0]) and len(texts) > 1:
             texts = texts[1:]
         if not texts:
             self.set_status(0)
             assign_words(self, words[:k])
             return
-        environment: dict[str, Variable] = {}
+        environment: dict[str, values.Variable] = {}
         if k:
             kept = self.state
             self.state = kept.fork()
@@ -613,7 +594,7 @@ class Shell(Session):
         return found
 
     def command(
-        self, texts: list[str], line: int, environment: dict[str, Variable] | None = None
+        self, texts: list[str], line: int, environment: dict[str, values.Variable] | None = None
     ) -> None:
         """Carry out a command whose words are expanded."""
         self.line = line
@@ -635,7 +616,9 @@ class Shell(Session):
             self.set_status(0)
         BUILTINS[name](self, texts, line)
 
-    def _with_variables(self, variables: dict[str, Variable], action: Callable[[], None]) -> None:
+    def _with_variables(
+        self, variables: dict[str, values.Variable], action: Callable[[], None]
+    ) -> None:
         before = {name: self.state.variables.get(name) for name in variables}
         self.state.variables.update(variables)
         try:
@@ -647,7 +630,9 @@ class Shell(Session):
                 else:
                     self.state.variables[name] = variable
 
-    def _prefixed(self, texts: list[str], line: int, environment: dict[str, Variable]) -> None:
+    def _prefixed(
+        self, texts: list[str], line: int, environment: dict[str, values.Variable]
+    ) -> None:
         """`command`, `builtin`, `exec` and `time` before a command."""
         name, rest = texts[0], texts[1:]
         if name == "command" and rest[0] in ("-v", "-V"):
@@ -663,13 +648,17 @@ class Shell(Session):
             raise Exit(self.state.status, line)
 
     def _call(
-        self, function: Function, texts: list[str], line: int, environment: dict[str, Variable]
+        self,
+        function: syntax.Function,
+        texts: list[str],
+        line: int,
+        environment: dict[str, values.Variable],
     ) -> None:
         """Call a function: arguments and `local` variables are its own."""
         self.enter(line)
         arguments = self.state.arguments
         calls = self.state.calls
-        self.state.arguments = tuple(text for text in texts[1:] if not only_soft(text))
+        self.state.arguments = tuple(text for text in texts[1:] if not values.only_soft(text))
         self.state.calls = (*calls, function.name)
         self.state.frames.append({})
         try:

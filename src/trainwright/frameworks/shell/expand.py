@@ -16,21 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from trainwright.frameworks.shell import patterns
+from trainwright.frameworks.shell import patterns, values
 from trainwright.frameworks.shell.arithmetic import BadArithmetic, Names, Number, calculate
-from trainwright.frameworks.shell.values import (
-    Array,
-    Budget,
-    Holes,
-    Kind,
-    State,
-    Unknown,
-    has_holes,
-    is_hard,
-    only_soft,
-    shortened,
-    without_soft,
-)
 from trainwright.frameworks.shell.words import (
     Arithmetic,
     Command,
@@ -66,10 +53,10 @@ class Expander:
 
     def __init__(
         self,
-        state: State,
+        state: values.State,
         *,
-        budget: Budget,
-        holes: Holes,
+        budget: values.Budget,
+        holes: values.Holes,
         substitute: Callable[[str, int], str],
         is_batch: bool,
         assigned: frozenset[str],
@@ -80,7 +67,7 @@ class Expander:
         self.is_batch = is_batch
         self.assigned = assigned
         self.not_read = False  # a file that the script sources was not read
-        self.used: list[Unknown] = []  # what was taken for unset, for conditions to look at
+        self.used: list[values.Unknown] = []  # what was taken for unset, for conditions to look at
         self._substitute = substitute
         self._pieces: dict[str, tuple[Piece, ...]] = {}
 
@@ -137,7 +124,7 @@ class Expander:
         """Soft holes of the script's own variables are empty: bash takes them for 0."""
         if text.isascii():
             return text
-        own = (c for c in set(text) if only_soft(c))
+        own = (c for c in set(text) if values.only_soft(c))
         for character in own:
             if self.holes.unknown(character).name in self.assigned:
                 text = text.replace(character, " 0 " if text.strip() == character else "")
@@ -240,7 +227,7 @@ class Expander:
     def separators(self) -> str:
         """The characters at which words are split."""
         variable = self.state.variables.get("IFS")
-        return _BLANKS if variable is None else without_soft(variable.text or "")
+        return _BLANKS if variable is None else values.without_soft(variable.text or "")
 
     # Parameters
 
@@ -259,7 +246,7 @@ class Expander:
         if piece.name in ("@", "*"):
             items = list(self.state.arguments)
             if not items:
-                self.used.append(Unknown(kind="argument", name="$@", line=line))
+                self.used.append(values.Unknown(kind="argument", name="$@", line=line))
         elif piece.index in ("@", "*"):
             held = self._array(piece.name)
             items = self._missing_array(piece, line) if held is None else held
@@ -283,7 +270,7 @@ class Expander:
             variable = self.state.variables.get(piece.name)
             if variable is None:
                 return []
-            keys = variable.value.items if isinstance(variable.value, Array) else {0: ""}
+            keys = variable.value.items if isinstance(variable.value, values.Array) else {0: ""}
             return [str(key) for key in keys]
         if piece.argument == "*" or piece.operator == "@":
             return sorted(n for n in self.state.variables if n.startswith(piece.name))
@@ -309,10 +296,14 @@ class Expander:
             )
             return items[start:end]
         if operator in ("-", ":-", "=", ":=", "?", ":?"):
-            empty = not items or (operator[0] == ":" and not "".join(map(without_soft, items)))
+            empty = not items or (
+                operator[0] == ":" and not "".join(map(values.without_soft, items))
+            )
             return self._argument_fields(piece, line) if empty else items
         if operator in ("+", ":+"):
-            there = bool(items) and (operator == "+" or bool("".join(map(without_soft, items))))
+            there = bool(items) and (
+                operator == "+" or bool("".join(map(values.without_soft, items)))
+            )
             return self._argument_fields(piece, line) if there else []
         return [self._operation(piece, text, line) for text in items]
 
@@ -357,7 +348,7 @@ class Expander:
         if isinstance(piece, Command):
             if piece.process:
                 return self.holes.character(
-                    Unknown(kind="program", name=shortened(piece.source), line=line)
+                    values.Unknown(kind="program", name=values.shortened(piece.source), line=line)
                 )
             return self._substitute(piece.source, line)
         if isinstance(piece, Arithmetic):
@@ -365,7 +356,7 @@ class Expander:
                 return str(self.arithmetic(piece.source, line))
             except BadArithmetic:
                 return self.holes.character(
-                    Unknown(kind="computed", name=shortened(piece.source), line=line)
+                    values.Unknown(kind="computed", name=values.shortened(piece.source), line=line)
                 )
         return self._parameter(piece, line)
 
@@ -379,7 +370,7 @@ class Expander:
         name, index = piece.name, piece.index
         if piece.sign == "!":
             target = self._plain(name, line)
-            if target is None or is_hard(target):
+            if target is None or values.is_hard(target):
                 return self._hole("computed", piece.source, line)
             name, index = re.match(r"([^\[]*)(?:\[(.*)\])?", target, re.DOTALL).groups()  # type: ignore[union-attr]
             if not _NAME.fullmatch(name) and not name.isdigit():
@@ -391,7 +382,7 @@ class Expander:
             return self._defaulted(replace(piece, name=name, index=index), text, line)
         if text is None:
             text = self._missing(name, line)
-        elif only_soft(text):
+        elif values.only_soft(text):
             self.used += self.holes.all_in([text])
         return self._operation(piece, text, line) if piece.operator else text
 
@@ -413,7 +404,7 @@ class Expander:
             return self._implied(name, line)
         if index is None:
             return variable.text
-        if not isinstance(variable.value, Array):
+        if not isinstance(variable.value, values.Array):
             return variable.text if self._key(index, line, by_name=False) == 0 else None
         key = self._key(index, line, by_name=variable.value.by_name)
         if isinstance(key, int) and key < 0:
@@ -427,7 +418,7 @@ class Expander:
         """The key that an index of a variable stands for."""
         variable = self.state.variables.get(self.target(name))
         array = variable.value if variable is not None else ""
-        return self._key(index, line, by_name=isinstance(array, Array) and array.by_name)
+        return self._key(index, line, by_name=isinstance(array, values.Array) and array.by_name)
 
     def _key(self, index: str, line: int, *, by_name: bool) -> int | str:
         if by_name:
@@ -440,7 +431,7 @@ class Expander:
     def _special(self, name: str, line: int) -> str | None:
         if name == "#":
             if not self.state.arguments:
-                self.used.append(Unknown(kind="argument", name="$#", line=line))
+                self.used.append(values.Unknown(kind="argument", name="$#", line=line))
             return str(len(self.state.arguments))
         if name == "?":
             status = self.state.status
@@ -473,13 +464,15 @@ class Expander:
 
     def _missing(self, name: str, line: int) -> str:
         """The hole for what is not set; a test sees nothing there."""
-        kind: Kind = "argument" if name.isdigit() else "sourced" if self.not_read else "unset"
-        unknown = Unknown(kind=kind, name=f"${name}" if name.isdigit() else name, line=line)
+        kind: values.Kind = (
+            "argument" if name.isdigit() else "sourced" if self.not_read else "unset"
+        )
+        unknown = values.Unknown(kind=kind, name=f"${name}" if name.isdigit() else name, line=line)
         self.used.append(unknown)
         return self.holes.character(unknown)
 
-    def _hole(self, kind: Kind, name: str, line: int) -> str:
-        return self.holes.character(Unknown(kind=kind, name=name, line=line))
+    def _hole(self, kind: values.Kind, name: str, line: int) -> str:
+        return self.holes.character(values.Unknown(kind=kind, name=name, line=line))
 
     def _of(self, character: str, line: int) -> str:
         """A hole for what is computed from another: the same cause, but surely some text."""
@@ -488,7 +481,9 @@ class Expander:
 
     def derived(self, text: str, line: int) -> str:
         """A hole for what an operation makes of a text with holes."""
-        found = next((c for c in text if is_hard(c)), None) or next(c for c in text if has_holes(c))
+        found = next((c for c in text if values.is_hard(c)), None) or next(
+            c for c in text if values.has_holes(c)
+        )
         return self._of(found, line)
 
     def _length(self, piece: Parameter, line: int) -> str:
@@ -497,7 +492,7 @@ class Expander:
         if piece.index in ("@", "*"):
             items = self._array(piece.name) or []
             self.budget.step(line, len(items) // 64)
-            lone = [text for text in items if is_hard(text) and len(text) == 1]
+            lone = [text for text in items if values.is_hard(text) and len(text) == 1]
             return self._of(lone[0], line) if lone else str(len(items))
         text = self._value(piece.name, piece.index, line)
         if text is None:
@@ -505,17 +500,21 @@ class Expander:
             return "0"
         return (
             self._of(text, line)
-            if len(text) == 1 and is_hard(text)
-            else str(len(without_soft(text)))
+            if len(text) == 1 and values.is_hard(text)
+            else str(len(values.without_soft(text)))
         )
 
     def _defaulted(self, piece: Parameter, text: str | None, line: int) -> str:
         """`${name:-word}` and its kin."""
         operator = piece.operator
-        empty = text is None or (operator[0] == ":" and not without_soft(text)) or only_soft(text)
+        empty = (
+            text is None
+            or (operator[0] == ":" and not values.without_soft(text))
+            or values.only_soft(text)
+        )
         if operator[-1] == "+":
             if empty:
-                self.used.append(Unknown(kind="unset", name=piece.name, line=line))
+                self.used.append(values.Unknown(kind="unset", name=piece.name, line=line))
                 return ""
             return self._argument(piece, line)
         if not empty:
@@ -537,7 +536,7 @@ class Expander:
     def _operation(self, piece: Parameter, text: str, line: int) -> str:
         """Substring, removal, replacement and change of case of one text."""
         self.budget.step(line, 1 + len(text) // 64)
-        if only_soft(text):
+        if values.only_soft(text):
             return text
         operator, argument = piece.operator, piece.argument
         try:
@@ -559,22 +558,22 @@ class Expander:
             self._look_into(pattern)
             cut = patterns.without_prefix if operator[0] == "#" else patterns.without_suffix
             plain = patterns.literal(pattern) is not None
-            if has_holes(text) and not plain and not _cuts_known(text, pattern, operator):
+            if values.has_holes(text) and not plain and not _cuts_known(text, pattern, operator):
                 return self.derived(text, line)
             return cut(pattern, text, longest=len(operator) == 2)
         except (patterns.TooCostly, BadArithmetic):
             return (
                 self.derived(text, line)
-                if has_holes(text)
+                if values.has_holes(text)
                 else self._hole("computed", piece.source, line)
             )
 
     def _look_into(self, pattern: str) -> None:
-        if is_hard(pattern):
+        if values.is_hard(pattern):
             raise patterns.TooCostly
 
     def _substring(self, text: str, argument: str, line: int) -> str:
-        if has_holes(text):
+        if values.has_holes(text):
             return self.derived(text, line)
         start, count = self._slice(argument, line)
         start = len(text) + start if start < 0 else start
@@ -610,8 +609,8 @@ class Expander:
             return
         variable = self.state.variables.get(name)
         array = variable.value if variable is not None else ""
-        if not isinstance(array, Array):
-            array = Array({0: array} if array else {})
+        if not isinstance(array, values.Array):
+            array = values.Array({0: array} if array else {})
         key = self._key(index, line, by_name=array.by_name)
         if isinstance(key, int) and key < 0:
             key += 1 + max((k for k in array.items if isinstance(k, int)), default=-1)
@@ -626,7 +625,7 @@ class Expander:
             if name in self.assigned:
                 return 0
             return self._of(self._missing(name, line), line)
-        if depth > Budget.DEEPEST:
+        if depth > values.Budget.DEEPEST:
             raise BadArithmetic
         self.budget.step(line)
         text = self._without_own(text)

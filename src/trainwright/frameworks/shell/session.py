@@ -13,23 +13,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
 
+from trainwright.frameworks.shell import values
 from trainwright.frameworks.shell.arithmetic import BadArithmetic
 from trainwright.frameworks.shell.conditions import Tests
 from trainwright.frameworks.shell.expand import Expander
 from trainwright.frameworks.shell.launchers import Command
 from trainwright.frameworks.shell.syntax import Script
-from trainwright.frameworks.shell.values import (
-    Budget,
-    Holes,
-    State,
-    Unknown,
-    Variable,
-    has_holes,
-    is_hard,
-    shortened,
-    too_much,
-    without_soft,
-)
 
 # What leaves a statement before its end: `exit`, `return`, `break` and `continue`
 # --------------------------------------------------------------------------------
@@ -113,13 +102,13 @@ class Files:
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
-        self.state: State | None = None
+        self.state: values.State | None = None
         self._read: dict[str, str] = {}
 
     def path(self, name: str) -> str:
         """A name as a path from the script's folder, whatever folder the script is in."""
         assert self.state is not None, "files belong to a state"
-        name = without_soft(name)
+        name = values.without_soft(name)
         return posixpath.normpath(posixpath.join(self.state.folder, name))
 
     def written(self, name: str) -> str | None:
@@ -177,7 +166,7 @@ class Files:
         """The regular file inside the script's folder that a path names, None where none is."""
         if self._folder is None:
             raise NotRead("the script has no folder")
-        if is_hard(path) or has_holes(path):
+        if values.is_hard(path) or values.has_holes(path):
             raise NotRead("its name is known only when the script runs")
         if path.startswith(("/", "..", "~")) or "\0" in path:
             raise NotRead("it lies outside the script's folder")
@@ -220,7 +209,7 @@ class Assumption:
     line: int
     condition: str
     taken: Literal["both", "other", "first"]
-    unknowns: tuple[Unknown, ...]
+    unknowns: tuple[values.Unknown, ...]
 
     def __str__(self) -> str:
         names = ", ".join(dict.fromkeys(each.name for each in self.unknowns))
@@ -260,9 +249,9 @@ class Session(ABC):
     def __init__(
         self,
         *,
-        state: State,
-        budget: Budget,
-        holes: Holes,
+        state: values.State,
+        budget: values.Budget,
+        holes: values.Holes,
         folder: Path | None,
         is_batch: bool,
     ) -> None:
@@ -295,12 +284,12 @@ class Session(ABC):
         self.state = state
 
     @property
-    def state(self) -> State:
+    def state(self) -> values.State:
         """What the script knows now."""
         return self._state
 
     @state.setter
-    def state(self, state: State) -> None:
+    def state(self, state: values.State) -> None:
         """Go on with another state."""
         self._state = self.expander.state = self.files.state = state
 
@@ -310,7 +299,7 @@ class Session(ABC):
 
     @abstractmethod
     def command(
-        self, texts: list[str], line: int, environment: dict[str, Variable] | None = None
+        self, texts: list[str], line: int, environment: dict[str, values.Variable] | None = None
     ) -> None:
         """Carry out a command whose words are expanded."""
 
@@ -330,9 +319,9 @@ class Session(ABC):
     def enter(self, line: int) -> None:
         """Count a level of calls; raises `InvalidInput` where they are too many."""
         self.depth += 1
-        if self.depth > Budget.DEEPEST:
+        if self.depth > values.Budget.DEEPEST:
             self.depth -= 1
-            raise too_much(line, f"more than {Budget.DEEPEST} levels of calls")
+            raise values.too_much(line, f"more than {values.Budget.DEEPEST} levels of calls")
 
     def print(self, text: str) -> None:
         """Print on standard output, wherever that goes now."""
@@ -367,7 +356,7 @@ class Session(ABC):
             return
         causes = self.holes.all_in(self.tests.causes)
         self.tests.causes = []
-        cause = causes[0] if causes else Unknown(kind="condition", name=source, line=line)
+        cause = causes[0] if causes else values.Unknown(kind="condition", name=source, line=line)
         self.set_status(None, self.holes.character(replace(cause, derived=True, choices=())))
 
     def calculate(self, source: str, line: int) -> None:
@@ -400,23 +389,23 @@ class Session(ABC):
             return self.files.text(name)
         except NotRead:
             shown = self.holes.shown(name)
-            return self.holes.character(Unknown(kind="file", name=shown, line=line)) + "\n"
+            return self.holes.character(values.Unknown(kind="file", name=shown, line=line)) + "\n"
 
     # Files that are sourced
 
     def source(self, name: str, arguments: Sequence[str], line: int) -> None:
         """Carry out a file beside the script in this shell; note it where it is not read."""
         try:
-            if has_holes(name):
+            if values.has_holes(name):
                 raise NotRead("its name is known only when the script runs")
             text = self.files.text(name)
-            if is_hard(text) and len(text.strip()) == 1:
+            if values.is_hard(text) and len(text.strip()) == 1:
                 raise NotRead("it is written by a program")
         except NotRead as reason:
             self.not_sourced.append(NotSourced(line, self.holes.shown(name), str(reason)))
             self.expander.not_read = True
-            hole = Unknown(
-                kind="program", name=shortened(f"source {self.holes.shown(name)}"), line=line
+            hole = values.Unknown(
+                kind="program", name=values.shortened(f"source {self.holes.shown(name)}"), line=line
             )
             self.set_status(None, self.holes.character(hole))
             return

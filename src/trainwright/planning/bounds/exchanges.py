@@ -20,29 +20,24 @@ All this matters where a replica has few microbatches: steps are then one way an
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from trainwright.cluster import Hop
-from trainwright.costing.communication import all_reduce_time_s, fastest_s
+from trainwright.cluster import Hop, NetworkLevel
+from trainwright.costing.communication import Lines, all_reduce_time_s, fastest_s
 from trainwright.planning.question.layouts import CHAIN, IN_V, WHOLE_BACKWARD, exchanges_no_nearer
-from trainwright.profile import StaticKind
+from trainwright.plans.configuration import Overlap
+from trainwright.profile import CostTable, Profile, StaticKind
 from trainwright.step import zero
-from trainwright.step.zero import Traffic
+from trainwright.step.zero import Replicas, Traffic
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
-
     from trainwright.arrays import Floats, Ints
-    from trainwright.cluster import NetworkLevel
-    from trainwright.costing.communication import Lines
     from trainwright.planning.bounds.layers import PointWork
-    from trainwright.plans.configuration import Overlap
-    from trainwright.profile import CostTable, Profile
-    from trainwright.step.zero import Replicas
 
     Ways = tuple[tuple[float, float], ...]  # seconds to start, and for a byte
 

@@ -8,6 +8,7 @@ the linear relaxation of a knapsack.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
@@ -15,28 +16,23 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from trainwright.cluster import Accelerator, Hop
 from trainwright.costing.communication import beyond_s, exchange_time_s, operator_time_s
 from trainwright.costing.estimate import axis_hops
-from trainwright.costing.layer import RECOMPUTABLE
+from trainwright.costing.layer import RECOMPUTABLE, RecomputeRule
 from trainwright.model import Phase, layer_graph
 from trainwright.model.feed_forward import FeedForward, expert_exchanges
 from trainwright.planning.bounds.exchanges import ChainEnds
 from trainwright.planning.question.layouts import WEIGHT_GRAD_LAG, WHOLE_BACKWARD
-from trainwright.planning.question.question import Point, run_of
-from trainwright.profile import StaticKind
+from trainwright.planning.question.question import ModelQuestion, Point, run_of
+from trainwright.plans.configuration import Overlap
+from trainwright.profile import CostTable, Profile, StaticKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from numpy.typing import NDArray
 
     from trainwright.arrays import Floats, Ints
-    from trainwright.cluster import Accelerator, Hop
-    from trainwright.costing.layer import RecomputeRule
     from trainwright.model import LayerClass, Operator, RunShape
-    from trainwright.planning.question.question import ModelQuestion
-    from trainwright.plans.configuration import Overlap
-    from trainwright.profile import CostTable, Profile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

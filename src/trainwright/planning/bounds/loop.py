@@ -7,6 +7,7 @@ ranks recompute so that they fit, and the least step that lets the ranks hold al
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, reduce
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -14,31 +15,24 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from trainwright._native import _core
+from trainwright.cluster import Accelerator
 from trainwright.planning.bounds.layers import Blocks
 from trainwright.planning.bounds.stages import (
     LayerTimes,
     Sharing,
+    StageKinds,
     held_static_bytes,
     slowest_s,
 )
 from trainwright.plans.configuration import DEFAULT_OVERLAP
-from trainwright.plans.schedule import ActionKind
+from trainwright.plans.schedule import ActionKind, Schedule
 from trainwright.profile import StaticKind
 from trainwright.step import zero
-from trainwright.step.pipeline import (
-    PipelineShape,
-    orders_of,
-    peak_shape,
-)
+from trainwright.step.pipeline import PipelineShape, orders_of, peak_shape
+from trainwright.step.zero import Replicas
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from trainwright.arrays import Floats, Ints
-    from trainwright.cluster import Accelerator
-    from trainwright.planning.bounds.stages import StageKinds
-    from trainwright.plans.schedule import Schedule
-    from trainwright.step.zero import Replicas
 
 
 # What the chunks of a rank in a loop exchange with replicas, at the least, by its blocks

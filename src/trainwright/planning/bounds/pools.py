@@ -25,27 +25,24 @@ update and what every step takes follow. Memory makes layers recompute as in
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import combinations, permutations
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
+from trainwright.cluster import Cluster
 from trainwright.costing.communication import point_to_point_time_s
 from trainwright.errors import InvalidInput, UnsupportedFeature
-from trainwright.planning.bounds.layers import PointWork
+from trainwright.planning.bounds.layers import PointWork, Trade
 from trainwright.planning.bounds.stages import StageKinds
-from trainwright.planning.question.layouts import (
-    CHAIN,
-    CUTS_HEAD,
-    FUSED,
-    ON_HOST,
-    SLICED,
-    WARM_UP,
-)
+from trainwright.planning.question import layouts
 from trainwright.planning.question.question import (
+    Allowed,
     Candidate,
+    ModelQuestion,
     Point,
     dense_points,
     estimate_profile,
@@ -54,7 +51,9 @@ from trainwright.planning.question.question import (
     room_of_devices,
 )
 from trainwright.plans import Plan, Stage
+from trainwright.plans.configuration import Overlap
 from trainwright.plans.plan import DATA_INSIDE, DEFAULT_SCHEDULE, Parallelism
+from trainwright.profile import Profile
 from trainwright.profile.profile import divisors
 from trainwright.scheduling.families import family_named
 from trainwright.step import zero
@@ -62,6 +61,7 @@ from trainwright.step.figures import num_groups
 from trainwright.step.pipeline import slices_of
 from trainwright.step.pools import mixed_replicas, processes_per_node
 from trainwright.step.stages import (
+    StageWork,
     head_passes_s,
     head_times_s,
     head_work_s,
@@ -73,17 +73,7 @@ from trainwright.step.stages import (
 from trainwright.step.zero import Replicas, data_parallel_times
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
-
     from trainwright.arrays import Floats, Ints
-    from trainwright.cluster import Cluster
-    from trainwright.planning.bounds.layers import Trade
-    from trainwright.planning.question.question import Allowed, ModelQuestion
-    from trainwright.plans.configuration import Overlap
-    from trainwright.profile import Profile
-    from trainwright.step.stages import StageWork
 
     Source = Callable[[int, Point], Profile]
 
@@ -104,7 +94,9 @@ class Shape:
 
 # Those that are searched where none is named. On one rank they are all one.
 FAMILIES: Final = tuple(
-    family for family in WARM_UP if family in CHAIN and family not in SLICED | CUTS_HEAD
+    family
+    for family in layouts.WARM_UP
+    if family in layouts.CHAIN and family not in layouts.SLICED | layouts.CUTS_HEAD
 )
 
 
@@ -167,7 +159,7 @@ class Part(NamedTuple):
         """Under the schedule of a candidate."""
         family = candidate.schedule
         slices = slices_of(family, candidate.degrees.pipeline)
-        return cls(slices=slices, cuts_head=family in CUTS_HEAD)
+        return cls(slices=slices, cuts_head=family in layouts.CUTS_HEAD)
 
 
 WHOLE: Final = Part()
@@ -326,7 +318,7 @@ def mixed_families(question: ModelQuestion) -> tuple[str, ...]:
         return ()
     named = question.allowed.schedules or FAMILIES
     spans = question.allowed.virtual_stages
-    offered = [f for f in CHAIN if question.cuts_head or f not in CUTS_HEAD]
+    offered = [f for f in layouts.CHAIN if question.cuts_head or f not in layouts.CUTS_HEAD]
     found = [family for family in dict.fromkeys(named) if family in offered and 1 in spans]
     return tuple(sorted(found, key=lambda family: family != DEFAULT_SCHEDULE))
 
@@ -647,7 +639,7 @@ def across_bounds_s(
     total_room = (depths * np.array(work.usable_bytes)).sum(axis=1) - held
     kept_room = _unless_on_host(schedule, np.minimum(room_bytes, total_room), total_room)
     added_s, after_s = _by_replicas(work, degrees, grid.shared)
-    share = 1.0 if schedule in FUSED else work.forward_share
+    share = 1.0 if schedule in layouts.FUSED else work.forward_share
     beside_s = work.beside_s(schedule, m, p)  # every rank is later by that, as without its waits
     bounds_s, rates_s = np.zeros(grid.size), np.zeros(grid.size)
     for own, speeds in enumerate(work.speeds):
@@ -698,7 +690,7 @@ def beside_bounds_s(
     whole_s, most_s = np.stack(whole, axis=1), np.stack(most, axis=1)
     fits = np.isfinite(whole_s.max(axis=1))
     whole_s = np.where(fits[:, np.newaxis], whole_s, 1.0)
-    share = 1.0 if schedule in FUSED else work.forward_share
+    share = 1.0 if schedule in layouts.FUSED else work.forward_share
     # Of a cut head a rank runs so much with each microbatch, but for a part of the first.
     none_s, one_s = (work.beside_s(schedule, np.array(n), p).T for n in (0, 1))
     head_s = one_s - none_s
@@ -840,13 +832,15 @@ def _room_bytes(work: MixedWork, depths: Ints, m: Ints, schedule: str) -> Floats
 
 def _in_flight(schedule: str, ranks: Ints) -> Ints:
     """Microbatches that a rank holds for sure with so many ranks from it on, [N]."""
-    warm_up = WARM_UP.get(schedule)
+    warm_up = layouts.WARM_UP.get(schedule)
     return np.ones_like(ranks) if warm_up is None else warm_up(ranks)
 
 
 def _unless_on_host(schedule: str, kept_room: Floats, room_bytes: Floats) -> Floats:
     """The room for what one microbatch keeps, [N]: no limit where it need not lie there at once."""
-    return np.where(room_bytes < 0, room_bytes, np.inf) if schedule in ON_HOST else kept_room
+    return (
+        np.where(room_bytes < 0, room_bytes, np.inf) if schedule in layouts.ON_HOST else kept_room
+    )
 
 
 def _reached(depths: Ints, speeds: Floats, m: Ints, share: float) -> Floats:

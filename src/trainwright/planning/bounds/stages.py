@@ -8,6 +8,7 @@ stage needs the largest: a level offers all options up to its own.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from itertools import combinations_with_replacement, pairwise
@@ -17,29 +18,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainwright._native import _core
+from trainwright.cluster import Cluster
 from trainwright.costing.communication import beyond_s, point_to_point_time_s
 from trainwright.model import LayerKind
 from trainwright.planning.bounds.layers import undivided_work_s
-from trainwright.plans.configuration import DEFAULT_OVERLAP
-from trainwright.plans.schedule import ActionKind
-from trainwright.profile import StaticKind
+from trainwright.plans.configuration import DEFAULT_OVERLAP, Overlap
+from trainwright.plans.plan import Parallelism
+from trainwright.plans.schedule import ActionKind, Schedule
+from trainwright.profile import CostTable, Profile, StaticKind
 from trainwright.step import zero
-from trainwright.step.memory import peak_rows
+from trainwright.step.memory import PeakRows, peak_rows
 from trainwright.step.pipeline import PipelineShape, has_cut_head, orders_of, peak_shape
 from trainwright.step.stages import RankSpacing
-from trainwright.step.zero import Traffic
+from trainwright.step.zero import Exposed, Replicas, Traffic
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from trainwright.arrays import Floats, Ints
-    from trainwright.cluster import Cluster
-    from trainwright.plans.configuration import Overlap
-    from trainwright.plans.plan import Parallelism
-    from trainwright.plans.schedule import Schedule
-    from trainwright.profile import CostTable, Profile
-    from trainwright.step.memory import PeakRows
-    from trainwright.step.zero import Exposed, Replicas
 
     Rows = tuple[int, ...]
 

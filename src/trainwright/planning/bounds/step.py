@@ -20,24 +20,31 @@ Memory makes layers recompute, so W is no less than `recomputed_work_s`, and nei
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+from trainwright.cluster import Cluster, NetworkLevel
 from trainwright.costing.communication import point_to_point_time_s
 from trainwright.model import LayerKind
 from trainwright.planning.bounds.exchanges import AfterWay, SharedTimes, Slopes
 from trainwright.planning.bounds.layers import (
     Blocks,
+    LeastLayers,
+    LikeLayers,
+    PointWork,
     Ramp,
     Rooms,
+    Shares,
     Tail,
     split_backward_s,
 )
-from trainwright.planning.bounds.stages import LayerTimes, busiest_work_s
+from trainwright.planning.bounds.stages import LayerTimes, StageKinds, busiest_work_s
 from trainwright.planning.question.layouts import (
     BRAIDED,
     CHAIN,
@@ -55,6 +62,7 @@ from trainwright.planning.question.layouts import (
     Layouts,
     ReplicaGroups,
     RunnableDegrees,
+    Schedule,
     is_replicated,
     is_worth_copying,
     joined,
@@ -62,27 +70,23 @@ from trainwright.planning.question.layouts import (
     with_copies,
     with_mappings,
 )
-from trainwright.planning.question.question import Allowed, dense_points, estimate_profile
-from trainwright.plans.configuration import DEFAULT_OVERLAP
-from trainwright.profile import TimeKind
+from trainwright.planning.question.question import (
+    Aim,
+    Allowed,
+    ModelQuestion,
+    Point,
+    dense_points,
+    estimate_profile,
+)
+from trainwright.plans.configuration import DEFAULT_OVERLAP, Overlap
+from trainwright.profile import CostTable, Profile, TimeKind
 from trainwright.scheduling.families import family_named
 from trainwright.step import zero
 from trainwright.step.pipeline import slices_of
 from trainwright.step.stages import head_passes_s, head_times_s, head_work_s
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
-
-    from numpy.typing import ArrayLike
-
     from trainwright.arrays import Flags, Floats, Ints
-    from trainwright.cluster import Cluster, NetworkLevel
-    from trainwright.planning.bounds.layers import LeastLayers, LikeLayers, PointWork, Shares
-    from trainwright.planning.bounds.stages import StageKinds
-    from trainwright.planning.question.layouts import Layouts, Schedule
-    from trainwright.planning.question.question import Aim, ModelQuestion, Point
-    from trainwright.plans.configuration import Overlap
-    from trainwright.profile import CostTable, Profile
 
 # What replicas exchange at least in every microbatch and after the last, of many pairs at once
 # ---------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ at once (`bounds.step.Batch`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import product
@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from trainwright.errors import InvalidInput, UnsupportedFeature
-from trainwright.planning.question.question import ANY, Point, Span
-from trainwright.plans.capability import gaps_of_degrees
+from trainwright.cluster import Cluster, NetworkLevel
+from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
+from trainwright.planning.question.question import ANY, Allowed, ModelQuestion, Point, Span
+from trainwright.plans.capability import Demands, gaps_of_degrees
 from trainwright.plans.job import training_demands
 from trainwright.plans.plan import (
     DATA_INSIDE,
@@ -33,18 +34,12 @@ from trainwright.scheduling.families import ALIASES, FAMILIES, family_named
 from trainwright.scheduling.families.family import Searched
 from trainwright.step.pipeline import slices_of
 from trainwright.step.stages import group_replicas
+from trainwright.step.zero import Replicas
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
     from trainwright.arrays import Flags, Floats, Ints
-    from trainwright.cluster import Cluster, NetworkLevel
-    from trainwright.errors import Fault
-    from trainwright.planning.question.question import Allowed, ModelQuestion
-    from trainwright.plans.capability import Demands
-    from trainwright.step.zero import Replicas
 
 # The schedule families that plans are searched under, and what bounds and splits ask of them
 # -------------------------------------------------------------------------------------------

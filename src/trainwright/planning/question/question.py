@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
+from trainwright.cluster import Cluster
+from trainwright.cluster.framework_memory import FrameworkMemory
 from trainwright.costing.estimate import (
     FUSED_ATTENTION,
     FUSED_CROSS_ENTROPY,
@@ -24,6 +26,7 @@ from trainwright.costing.estimate import (
     UNFUSED_CROSS_ENTROPY,
     Estimator,
 )
+from trainwright.costing.layer import RecomputeRule
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature, refuse
 from trainwright.model import (
     DEFAULT_RECIPE,
@@ -34,19 +37,7 @@ from trainwright.model import (
     model_flops_per_sequence,
 )
 from trainwright.model.recipe import model_module_faults
-from trainwright.plans.configuration import (
-    DEFAULT_OVERLAP,
-    KEEP_THEIRS,
-    NO_OVERHEADS,
-    USUAL_KERNELS,
-    Configuration,
-    Kernels,
-    Overlap,
-    StepSettings,
-    StepTerms,
-    offload_faults,
-    recipe_graph_faults,
-)
+from trainwright.plans import Plan, StepPrediction, configuration
 from trainwright.plans.plan import (
     AXIS_ORDERS,
     DATA_INSIDE,
@@ -54,29 +45,18 @@ from trainwright.plans.plan import (
     AxisOrder,
     Parallelism,
 )
-from trainwright.profile import USUAL_MODES, ProfilePoint, Recompute
+from trainwright.profile import USUAL_MODES, Profile, ProfilePoint, ProfileSource, Recompute
 from trainwright.profile.measured_model import MeasuredModel
 from trainwright.profile.profile import divisors
 from trainwright.scheduling.families import FAMILIES
-from trainwright.step.figures import (
-    keeps_beside,
-    missing_bytes,
-    most_allocated_bytes,
-    num_groups,
-)
+from trainwright.step.figures import keeps_beside, missing_bytes, most_allocated_bytes, num_groups
 from trainwright.step.pipeline import PipelineShape, placement_of, slices_of
 from trainwright.step.stages import cuts_head, slice_faults
 from trainwright.step.zero import with_offload
 
 if TYPE_CHECKING:
     from trainwright.arrays import Floats, Ints
-    from trainwright.cluster import Cluster
-    from trainwright.cluster.framework_memory import FrameworkMemory
-    from trainwright.costing.layer import RecomputeRule
     from trainwright.model import TransformerConfig
-    from trainwright.plans import Plan, StepPrediction
-    from trainwright.plans.configuration import Configuration, MemoryOverheads
-    from trainwright.profile import Profile, ProfileSource
     from trainwright.profile.measured_model import Trained
 
 # What a search makes least: a figure that grows with the step, for each number of devices
@@ -165,12 +145,12 @@ class RunSettings:
     """
 
     recipe: Recipe = DEFAULT_RECIPE
-    overlap: Overlap = DEFAULT_OVERLAP
-    kernels: Kernels = USUAL_KERNELS
+    overlap: configuration.Overlap = configuration.DEFAULT_OVERLAP
+    kernels: configuration.Kernels = configuration.USUAL_KERNELS
     recompute_modules: tuple[str, ...] | None = None
 
     @classmethod
-    def of(cls, run: Configuration) -> RunSettings:
+    def of(cls, run: configuration.Configuration) -> RunSettings:
         """Those of a stated run."""
         return cls(
             recipe=run.recipe,
@@ -365,7 +345,7 @@ class ModelQuestion:
     workload: Workload
     num_devices: int
     allowed: Allowed = EVERYTHING
-    overheads: MemoryOverheads = NO_OVERHEADS
+    overheads: configuration.MemoryOverheads = configuration.NO_OVERHEADS
     settings: RunSettings = USUAL_SETTINGS
     account: FrameworkMemory | None = None
     software: str | None = None
@@ -408,12 +388,12 @@ class ModelQuestion:
         return self.software or self.allowed.framework
 
     @property
-    def step_settings(self) -> StepSettings:
+    def step_settings(self) -> configuration.StepSettings:
         """What a step is priced with beside its plan, profile and cluster."""
         return {"overlap": self.settings.overlap, "overheads": self.overheads}
 
     @property
-    def step_terms(self) -> StepTerms:
+    def step_terms(self) -> configuration.StepTerms:
         """All that a step is priced with beside its plan, profile and cluster.
 
         FLOPs are of forward and backward, where the model is known by more than its costs.
@@ -469,7 +449,7 @@ class ModelQuestion:
         recipe, by_layer = self.settings.recipe, Recompute.OFFLOAD in self.allowed.recompute
         if waits or self.uses_host:
             for pool in self.cluster.pools:
-                yield from offload_faults(pool.accelerator)
+                yield from configuration.offload_faults(pool.accelerator)
         if recipe.update_in_backward:
             problem = "must be left out: plans update after a step; estimate prices a run"
             yield Fault("update_in_backward", problem)
@@ -480,12 +460,12 @@ class ModelQuestion:
         if modules and not isinstance(self.model, MeasuredModel):
             yield from model_module_faults(self.model, modules)
             if Recompute.FULL in self.allowed.recompute:
-                yield Fault("recompute", f"must not list full where {KEEP_THEIRS}")
+                yield Fault("recompute", f"must not list full where {configuration.KEEP_THEIRS}")
         for family in self.allowed.schedules or ():
             depths, length = self.allowed.pipeline, self.workload.sequence_length
             ranks = depths.least if depths.least == depths.most else 1
             yield from slice_faults(family, self.model, length, num_ranks=ranks)
-        yield from recipe_graph_faults(recipe, self.model)
+        yield from configuration.recipe_graph_faults(recipe, self.model)
         whole = {Recompute.FULL, Recompute.OFFLOAD} & {*self.allowed.recompute}
         if recipe.cuda_graph.is_per_block and whole:
             wanted = "must be full_iteration where blocks may be recomputed whole"
@@ -860,7 +840,9 @@ def missing_of_plan(
     )
 
 
-def run_of_plan(question: ModelQuestion, plan: Plan, profile: Profile) -> Configuration:
+def run_of_plan(
+    question: ModelQuestion, plan: Plan, profile: Profile
+) -> configuration.Configuration:
     """The plan as a launcher would state it, with the mode that most of its blocks recompute in."""
     settings, degrees = question.settings, plan.parallelism
     kinds = [layer.name for layer in profile.structure.layers]
@@ -875,7 +857,7 @@ def run_of_plan(question: ModelQuestion, plan: Plan, profile: Profile) -> Config
         sum(kinds[index_of[layer]] == LayerKind.BLOCK for layer in stage.layers)
         for stage in plan.stages
     )
-    return Configuration(
+    return configuration.Configuration(
         parallelism=degrees or narrowest(plan),
         microbatch_size=plan.microbatch_size or 1,
         global_batch=question.workload.global_batch,

@@ -14,18 +14,20 @@ What would make a run fit has a section of its own: single changes, each priced,
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from trainwright.cluster import Cluster, Pool
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.model import NO_OFFLOAD, ContextExchange, CudaGraph, Optimizer
 from trainwright.model.config import TRAIN_ALL, LowRank, Tuning
 from trainwright.model.transformer import usual_targets
+from trainwright.plans import StepPrediction
 from trainwright.plans.capability_table import LOSS_CHUNKS, USUAL_LOSS_CHUNK
-from trainwright.plans.configuration import even_blocks
-from trainwright.plans.plan import AXIS_ORDERS, DEFAULT_SCHEDULE, mapping_name
+from trainwright.plans.configuration import Configuration, even_blocks
+from trainwright.plans.plan import AXIS_ORDERS, DEFAULT_SCHEDULE, Parallelism, mapping_name
 from trainwright.plans.status import ADAPTER_RANK
 from trainwright.profile import USUAL_MODES, Recompute
 from trainwright.profile.measured_model import MeasuredModel
@@ -33,15 +35,9 @@ from trainwright.scheduling.families import FAMILIES
 from trainwright.step.predict import price_configuration
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from trainwright.cluster import Cluster, Pool
     from trainwright.execution import Budget
     from trainwright.model import TransformerConfig
     from trainwright.planning.reasons.why import PoolsChange
-    from trainwright.plans import StepPrediction
-    from trainwright.plans.configuration import Configuration
-    from trainwright.plans.plan import Parallelism
     from trainwright.profile.measured_model import Trained
 
     Attempts = Iterable[tuple[str, str, Configuration]]

@@ -11,11 +11,14 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain, count, islice, takewhile
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
+from trainwright.cluster import Cluster
 from trainwright.errors import InvalidInput
+from trainwright.execution import Budget
 from trainwright.model import Offload, Optimizer
 from trainwright.model.recipe import ALL_IN_16_BIT
 from trainwright.partitioning.profile_planner import Diagnosis, Feasibility, find_binding
@@ -34,11 +37,7 @@ from trainwright.planning.question.question import (
     sizes_of,
 )
 from trainwright.planning.reasons.improve import adapted_models
-from trainwright.planning.search.framework import (
-    plan_runnable,
-    runnable_spaces,
-    weight_faults,
-)
+from trainwright.planning.search.framework import plan_runnable, runnable_spaces, weight_faults
 from trainwright.planning.search.plans import (
     candidate_restrictions,
     is_more_than_all_devices_hold,
@@ -46,6 +45,7 @@ from trainwright.planning.search.plans import (
     roomy_problem,
     state_bytes,
 )
+from trainwright.planning.splits.types import Priced
 from trainwright.plans.capability import unsupported
 from trainwright.plans.configuration import modes_beside
 from trainwright.plans.job import OF_CORE, training_demands, trains_adapters, unsaid_training
@@ -56,13 +56,6 @@ from trainwright.profile.measured_model import MeasuredModel
 from trainwright.step.figures import least_device_bytes
 from trainwright.step.stages import group_replicas
 from trainwright.units import MIB, format_bytes, format_bytes_up
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from trainwright.cluster import Cluster
-    from trainwright.execution import Budget
-    from trainwright.planning.splits.types import Priced
 
 _MAX_DOUBLINGS: Final = 6
 _MAX_HALVINGS: Final = 4

@@ -15,7 +15,7 @@ spare devices, slow failures.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
@@ -26,23 +26,19 @@ import numpy as np
 
 from trainwright.cluster.calibration import POOLED, Software, SoftwareClass, software_named
 from trainwright.errors import Fault, InvalidInput, refuse
+from trainwright.execution import Budget
 from trainwright.model import TRAIN_ALL
 from trainwright.model.transformer import count_parameters
-from trainwright.planning.question.question import Span, WeightedAim
+from trainwright.planning.question.question import ModelQuestion, Span, WeightedAim
 from trainwright.planning.search.framework import plan_runnable, sketch_runnable
 from trainwright.planning.search.plans import best_first, of_kinds
 from trainwright.planning.search.prefetch import Shelves
-from trainwright.planning.search.search import FAR
+from trainwright.planning.search.search import FAR, ModelOutcome
+from trainwright.planning.splits.types import Priced
+from trainwright.plans.plan import KnownLayout
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
     from trainwright.arrays import Floats
-    from trainwright.execution import Budget
-    from trainwright.planning.question.question import ModelQuestion
-    from trainwright.planning.search.search import ModelOutcome
-    from trainwright.planning.splits.types import Priced
-    from trainwright.plans.plan import KnownLayout
 
 HOUR_S: Final = 3600.0
 # 419 unexpected interruptions of 16,384 devices in 54 days: The Llama 3 Herd of Models, table 5.

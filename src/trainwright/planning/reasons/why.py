@@ -16,41 +16,35 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from trainwright.cluster import Cluster
 from trainwright.errors import InvalidInput, UnsupportedFeature
+from trainwright.execution import Budget
 from trainwright.planning.bounds.pools import FAMILIES as MIXED_FAMILIES
-from trainwright.planning.bounds.pools import Shape
+from trainwright.planning.bounds.pools import MixedShelf, Shape
 from trainwright.planning.question.layouts import BRAIDED, ON_HOST, SLICED, chunks_per_rank
-from trainwright.planning.question.question import ZERO_STAGES, Allowed, Span
+from trainwright.planning.question.question import ZERO_STAGES, Allowed, ModelQuestion, Span
 from trainwright.planning.reasons.infeasible import SHARE_S, eased
 from trainwright.planning.search.framework import plan_runnable
 from trainwright.planning.search.orders import with_searched_orders
 from trainwright.planning.search.pools import (
+    MixedPriced,
     fits,
     plan_on_pools,
     priced_mixed,
     sketch_on_pools,
 )
-from trainwright.planning.splits.types import BRIEF
-from trainwright.plans.plan import DATA_INSIDE, DEFAULT_SCHEDULE, mapping_name
-from trainwright.plans.status import Status
+from trainwright.planning.search.prefetch import Shelves
+from trainwright.planning.splits.types import BRIEF, Priced
+from trainwright.plans import Plan, ReplicaGroup, Stage
+from trainwright.plans.plan import DATA_INSIDE, DEFAULT_SCHEDULE, Parallelism, mapping_name
+from trainwright.plans.prediction import MixedPrediction
+from trainwright.plans.status import Relaxation, Status
 from trainwright.profile import USUAL_MODES, Recompute
 from trainwright.profile.measured_model import MeasuredModel
 from trainwright.step.pools import chains_of
 from trainwright.units import GIB, format_bytes
 
 if TYPE_CHECKING:
-    from trainwright.cluster import Cluster
-    from trainwright.execution import Budget
-    from trainwright.planning.bounds.pools import MixedShelf
-    from trainwright.planning.question.question import ModelQuestion
-    from trainwright.planning.search.pools import MixedPriced
-    from trainwright.planning.search.prefetch import Shelves
-    from trainwright.planning.splits.types import Priced
-    from trainwright.plans import Plan, ReplicaGroup, Stage
-    from trainwright.plans.plan import Parallelism
-    from trainwright.plans.prediction import MixedPrediction
-    from trainwright.plans.status import Relaxation
-
     Reprice: TypeAlias = Callable[[Cluster], float]
 
 MORE: Final = 1.01

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from trainwright.cluster import Cluster
 from trainwright.cluster.calibration import only_program_on
 from trainwright.errors import Fault, InvalidInput, refuse
-from trainwright.execution import Budget
+from trainwright.execution import Budget, Progress
 from trainwright.model import RunShape, layer_graph
 from trainwright.model.operator import MLP_ACTIVATION
 from trainwright.planning.bounds.step import any_order_bounds_s
@@ -28,7 +29,9 @@ from trainwright.planning.question.layouts import (
     RunnableDegrees,
 )
 from trainwright.planning.question.question import (
+    Aim,
     Allowed,
+    ModelQuestion,
     Span,
     StepAim,
     missing_of_plan,
@@ -41,9 +44,11 @@ from trainwright.planning.search.search import (
     WORTH_KEEPING,
     ModelOutcome,
     Outcome,
+    SearchedModel,
     search_model,
     sketch_model,
 )
+from trainwright.planning.splits.types import Priced
 from trainwright.plans.capability import (
     Capability,
     Demands,
@@ -68,12 +73,7 @@ from trainwright.profile.measured_model import MeasuredModel
 from trainwright.scheduling.families import FAMILIES, family_named
 
 if TYPE_CHECKING:
-    from trainwright.cluster import Cluster
-    from trainwright.execution import Progress
     from trainwright.execution.executor import Crew
-    from trainwright.planning.question.question import Aim, ModelQuestion
-    from trainwright.planning.search.search import SearchedModel
-    from trainwright.planning.splits.types import Priced
 
 _ONE: Final = Span.only(1)
 _FULL: Final = (Recompute.FULL,)

@@ -12,6 +12,7 @@ bounds all others. Where a layer of one microbatch is too large for a device, la
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias
 
 import numpy as np
 
+from trainwright.execution import Budget
 from trainwright.execution.best_first import BestFirst
 from trainwright.planning.bounds.layers import LeastLayers, PointWork, with_exchanges
 from trainwright.planning.bounds.step import (
@@ -32,11 +34,16 @@ from trainwright.planning.question.layouts import (
     BRAIDED,
     CUTS_HEAD,
     SLICED,
+    Layouts,
+    Schedule,
     schedules_of,
     slices_at,
 )
 from trainwright.planning.question.question import (
+    Aim,
     Candidate,
+    ModelQuestion,
+    Point,
     StepAim,
     dense_points,
     expert_points,
@@ -47,12 +54,7 @@ from trainwright.plans.plan import DATA_INSIDE, PIPELINE_INSIDE
 from trainwright.profile.measured_model import MeasuredModel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
-
     from trainwright.arrays import Floats
-    from trainwright.execution import Budget
-    from trainwright.planning.question.layouts import Layouts, Schedule
-    from trainwright.planning.question.question import Aim, ModelQuestion, Point
 
 
 # Nodes of the tree that a search opens (`frontier`), from degrees down to one candidate

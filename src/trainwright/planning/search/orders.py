@@ -9,6 +9,7 @@ priced like any plan. Work is counted in simulated actions, never in seconds.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
@@ -19,17 +20,10 @@ from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.execution import Budget, Progress
 from trainwright.partitioning.downset_dp import Restrictions, recompute_least, solve
 from trainwright.planning.bounds.pools import MixedShelf
-from trainwright.planning.question.layouts import (
-    BRAIDED,
-    CHAIN,
-    CUTS_HEAD,
-    IN_V,
-    LOOPED,
-    ON_HOST,
-    SLICED,
-)
+from trainwright.planning.question import layouts
 from trainwright.planning.question.layouts import SEARCHED_UNLESS_NAMED as BY_DEFAULT
 from trainwright.planning.question.question import (
+    Allowed,
     Candidate,
     ModelQuestion,
     Point,
@@ -55,12 +49,14 @@ from trainwright.planning.search.pools import (
     least_of_any_order_on_pools_s,
     priced_mixed,
 )
-from trainwright.planning.search.search import NUM_ALTERNATIVES, Outcome, plan_model
+from trainwright.planning.search.search import NUM_ALTERNATIVES, ModelOutcome, Outcome, plan_model
 from trainwright.planning.splits.types import Priced
+from trainwright.plans import Plan, StepPrediction
 from trainwright.plans.capability import Demands, capability_of
 from trainwright.plans.plan import SEARCHED, Parallelism
-from trainwright.plans.schedule import ActionKind, FamilyShape
+from trainwright.plans.schedule import ActionKind, FamilyShape, Schedule, ScheduleCosts
 from trainwright.plans.status import Objective, Status
+from trainwright.profile import Profile, Setting
 from trainwright.profile.profile import divisors
 from trainwright.scheduling.bounds import LeastCosts, LimitTooSmall, best_bound
 from trainwright.scheduling.candidates import Backward, SearchQuestion
@@ -68,19 +64,10 @@ from trainwright.scheduling.orders import words_of
 from trainwright.scheduling.search import search_schedule
 from trainwright.step.account import timeline_of
 from trainwright.step.pools import mixed_works
-from trainwright.step.predict import predict_step, work_of_plan
+from trainwright.step.predict import Layout, StepWork, predict_step, work_of_plan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from trainwright.execution import Budget
     from trainwright.execution.executor import Crew
-    from trainwright.planning.question.question import Allowed, Candidate, ModelQuestion
-    from trainwright.planning.search.search import ModelOutcome
-    from trainwright.plans import Plan, StepPrediction
-    from trainwright.plans.schedule import Schedule, ScheduleCosts
-    from trainwright.profile import Profile, Setting
-    from trainwright.step.predict import Layout, StepWork
 
 # Plans whose orders are worth a search: near the best one, and one of every other placement
 # ------------------------------------------------------------------------------------------
@@ -89,7 +76,7 @@ if TYPE_CHECKING:
 # degrees of the best pipeline, which is quick.
 
 _NEAR: Final = 1.05  # of the best step: how slow a plan may be under its family's order
-_PLACEMENTS: Final = (IN_V, LOOPED, CHAIN)
+_PLACEMENTS: Final = (layouts.IN_V, layouts.LOOPED, layouts.CHAIN)
 
 
 def order_starts(
@@ -270,7 +257,9 @@ def can_be_searched(plan: Plan) -> bool:
     return runs_alike(plan) and num_actions(plan) <= MOST_ACTIONS
 
 
-_FIXED: Final = CUTS_HEAD | ON_HOST | BRAIDED | SLICED  # what a search cannot express
+_FIXED: Final = (
+    layouts.CUTS_HEAD | layouts.ON_HOST | layouts.BRAIDED | layouts.SLICED
+)  # what a search cannot express
 
 
 def _runs(question: ModelQuestion, start: _Start[_P]) -> bool:

@@ -10,24 +10,26 @@ synchronisation is left out; `step` knows how much of it hides.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
+from trainwright.cluster import Accelerator
 from trainwright.costing.estimate import flat_setting
+from trainwright.execution import Budget
 from trainwright.model import LayerKind
 from trainwright.partitioning.downset_dp import Restrictions, recompute_least, solve, surviving_rows
-from trainwright.planning.question.layouts import (
-    CUTS_HEAD,
-    IN_V,
-    KEEPS_TO_ROOM,
-    ON_HOST,
-    SLICED,
-    WHOLE_BACKWARD,
-)
+from trainwright.planning.bounds.stages import StageKinds
+from trainwright.planning.question import layouts
 from trainwright.planning.question.question import (
+    Aim,
+    Allowed,
+    Candidate,
+    ModelQuestion,
     Point,
     estimate_profile,
     missing_of_plan,
@@ -36,8 +38,8 @@ from trainwright.planning.question.question import (
     room_of_peak,
     run_of_plan,
 )
-from trainwright.planning.splits.chain import Site, fastest_ways
-from trainwright.planning.splits.types import Priced, options_of
+from trainwright.planning.splits.chain import CutsAndRows, Site, Split, fastest_ways
+from trainwright.planning.splits.types import Priced, SplitQuestion, options_of
 from trainwright.planning.splits.vee_cuts import (
     SplitTries,
     Tried,
@@ -47,11 +49,11 @@ from trainwright.planning.splits.vee_cuts import (
     fastest_without_pauses,
     is_small,
 )
-from trainwright.plans import Plan, Stage
+from trainwright.plans import Plan, Stage, StagePrediction, StepPrediction
 from trainwright.plans.capability import capability_of
 from trainwright.plans.configuration import own_split
-from trainwright.plans.plan import AXIS_ORDERS
-from trainwright.profile import Recompute, StaticKind
+from trainwright.plans.plan import AXIS_ORDERS, Parallelism
+from trainwright.profile import Profile, Recompute, Setting, StaticKind
 from trainwright.profile.measured_model import MeasuredModel
 from trainwright.scheduling.families import family_named
 from trainwright.step import zero
@@ -62,24 +64,10 @@ from trainwright.step.predict import predict_step, with_communication
 from trainwright.step.stages import group_replicas
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
     from trainwright.arrays import Floats
-    from trainwright.cluster import Accelerator
-    from trainwright.execution import Budget
-    from trainwright.planning.bounds.stages import StageKinds
-    from trainwright.planning.question.question import Aim, Allowed, Candidate, ModelQuestion
-    from trainwright.planning.splits.chain import CutsAndRows, Split
-    from trainwright.planning.splits.types import SplitQuestion
-    from trainwright.plans import StagePrediction, StepPrediction
-    from trainwright.plans.plan import Parallelism
-    from trainwright.profile import Profile, Setting
 
     Profiles = Mapping[int, Profile]  # by pool
     Price = Callable[[ModelQuestion, Plan, Profiles], Sequence[StagePrediction]]
-
     Problem = tuple[Profile, Setting]
 
 
@@ -268,7 +256,7 @@ def price_split(
     """
     every = (*([(split.cuts, split.chosen)] if split.cuts else []), *split.others)
     plans = [_plan(question, candidate, _stages_of(*each, candidate, profile)) for each in every]
-    if candidate.schedule in IN_V:
+    if candidate.schedule in layouts.IN_V:
         tried = fastest_plan(question, profile, plans, limit_s=limit_s)
         if again is not None and tried.missing_bytes:
             if len(every) < _OF_A_V:  # the other may have room as it is
@@ -281,7 +269,10 @@ def price_split(
             return None
         return _priced(question, candidate, profile, tried.plan, in_full=False)
     found = [_priced(question, candidate, profile, plan) for plan in plans]
-    whole = candidate.schedule in WHOLE_BACKWARD - CUTS_HEAD - ON_HOST - SLICED
+    whole = (
+        candidate.schedule
+        in layouts.WHOLE_BACKWARD - layouts.CUTS_HEAD - layouts.ON_HOST - layouts.SLICED
+    )
     if whole and not _is_near(found, split.bound_s):
         found.append(_partitioned(question, candidate, profile, budget))
         if not any(found) and (question.keeps_beside or _starts_fuller(question, profile, plans)):
@@ -403,7 +394,7 @@ def _beside_account(
 
 def priced_in_full(question: ModelQuestion, priced: Priced) -> Priced:
     """With what its step communicates, which takes orders in V as long again as all else."""
-    if priced.step.communication or priced.candidate.schedule not in IN_V:
+    if priced.step.communication or priced.candidate.schedule not in layouts.IN_V:
         return priced
     step = with_communication(
         priced.step, priced.plan, priced.profile, question.cluster, **question.step_settings
@@ -548,7 +539,7 @@ def price_cuts(
 
 def _plan(question: ModelQuestion, candidate: Candidate, stages: Iterator[Stage]) -> Plan:
     room = None
-    if candidate.schedule in KEEPS_TO_ROOM:
+    if candidate.schedule in layouts.KEEPS_TO_ROOM:
         room = max(1.0, room_of_peak(question, candidate.degrees))
     return Plan(
         room_bytes=room,

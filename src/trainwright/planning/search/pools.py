@@ -8,19 +8,21 @@ split (`splits.pools`), and when that is the least the plan is priced.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
-from trainwright.execution import Progress
+from trainwright.execution import Budget, Progress
 from trainwright.execution.best_first import BestFirst
 from trainwright.planning.bounds.pools import (
     FAMILIES,
     Across,
     Beside,
     Grid,
+    MixedCandidate,
     MixedShelf,
     MixedWork,
     Part,
@@ -37,32 +39,32 @@ from trainwright.planning.bounds.pools import (
     uniform_degrees,
 )
 from trainwright.planning.question.layouts import CUTS_HEAD, slices_at
-from trainwright.planning.question.question import ZERO_STAGES, Candidate, Span, left_bytes
+from trainwright.planning.question.question import (
+    ZERO_STAGES,
+    Candidate,
+    ModelQuestion,
+    Point,
+    Span,
+    left_bytes,
+)
 from trainwright.planning.search.framework import plan_runnable, runnable_spaces, sketch_runnable
 from trainwright.planning.search.frontier import least_of_any_order_s
 from trainwright.planning.search.plans import both_copy, host_bytes_of, splits_itself
-from trainwright.planning.search.search import Outcome
-from trainwright.planning.splits.pools import best_mixed_split
+from trainwright.planning.search.prefetch import Shelves
+from trainwright.planning.search.search import ModelOutcome, Outcome
+from trainwright.planning.splits.pools import MixedSplit, best_mixed_split
+from trainwright.planning.splits.types import Priced
+from trainwright.plans import Plan
 from trainwright.plans.capability import capability_of
 from trainwright.plans.capability_table import Feature
 from trainwright.plans.plan import SEARCHED
+from trainwright.plans.prediction import MixedPrediction, StagePrediction
+from trainwright.profile import Profile
 from trainwright.step.pools import predict_mixed_step
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
     from trainwright.arrays import Floats
-    from trainwright.execution import Budget
     from trainwright.execution.executor import Crew
-    from trainwright.planning.bounds.pools import MixedCandidate
-    from trainwright.planning.question.question import ModelQuestion, Point
-    from trainwright.planning.search.prefetch import Shelves
-    from trainwright.planning.search.search import ModelOutcome
-    from trainwright.planning.splits.pools import MixedSplit
-    from trainwright.planning.splits.types import Priced
-    from trainwright.plans import Plan
-    from trainwright.plans.prediction import MixedPrediction, StagePrediction
-    from trainwright.profile import Profile
 
 
 # Priced plans on several pools: what they cost, whether they fit, which of them is best

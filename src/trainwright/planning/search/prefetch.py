@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 import pickle
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from concurrent.futures import BrokenExecutor
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -24,21 +25,16 @@ from warnings import warn
 
 import numpy as np
 
+from trainwright.cluster import Cluster
 from trainwright.execution import Budget
-from trainwright.planning.bounds.layers import PointWork, least_layers
+from trainwright.planning.bounds.layers import LeastLayers, PointWork, least_layers
 from trainwright.planning.bounds.stages import StageKinds
 from trainwright.planning.bounds.step import ChainWork, Hidden
-from trainwright.planning.question.layouts import (
-    BRAIDED,
-    CHAIN,
-    CUTS_HEAD,
-    IN_V,
-    ON_HOST,
-    SLICED,
-    schedules_to_bound,
-)
+from trainwright.planning.question import layouts
 from trainwright.planning.question.question import (
     Allowed,
+    Candidate,
+    ModelQuestion,
     Point,
     estimate_profile,
     room_of_candidate,
@@ -49,13 +45,21 @@ from trainwright.planning.search.plans import (
     price_split,
     splits_itself,
 )
+from trainwright.planning.splits.chain import CutsAndRows, Split
 from trainwright.planning.splits.cuts import finish_chain, finish_loop
-from trainwright.planning.splits.types import SplitQuestion, best_family_split
-from trainwright.profile import Recompute
+from trainwright.planning.splits.types import (
+    Effort,
+    Finished,
+    Priced,
+    SplitQuestion,
+    best_family_split,
+)
+from trainwright.profile import Profile, ProfileSource, Recompute
 from trainwright.profile.measured_model import MeasuredModel, with_rows
 from trainwright.scheduling.families import family_named
 from trainwright.step.pipeline import slices_of
 from trainwright.step.stages import (
+    CutHead,
     RankSpacing,
     cut_head,
     group_replicas,
@@ -66,17 +70,7 @@ from trainwright.step.stages import (
 from trainwright.units import GIB
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Iterator
-
-    from trainwright.cluster import Cluster
     from trainwright.execution.executor import Crew, Parcel
-    from trainwright.planning.bounds.layers import LeastLayers
-    from trainwright.planning.question.layouts import Schedule
-    from trainwright.planning.question.question import Candidate, ModelQuestion
-    from trainwright.planning.splits.chain import CutsAndRows, Split
-    from trainwright.planning.splits.types import Effort, Finished, Priced
-    from trainwright.profile import Profile, ProfileSource
-    from trainwright.step.stages import CutHead
 
     SplitSearch: TypeAlias = Callable[..., Split]
 
@@ -122,10 +116,10 @@ class Shelf:
         return cls(question, question.estimator())
 
     @property
-    def bounded(self) -> tuple[Schedule, ...]:
+    def bounded(self) -> tuple[layouts.Schedule, ...]:
         """Schedules beside those of one chunk per rank on which something has to be proved."""
         question = self.question
-        return schedules_to_bound(question.allowed, cuts_head=question.cuts_head)
+        return layouts.schedules_to_bound(question.allowed, cuts_head=question.cuts_head)
 
     def profile(self, point: Point) -> Profile:
         """What layers cost at a point."""
@@ -191,15 +185,15 @@ class Shelf:
 
     def kinds_of(self, candidate: Candidate) -> StageKinds:
         """Those that a candidate's splits are made of."""
-        if candidate.schedule in SLICED:
+        if candidate.schedule in layouts.SLICED:
             slices = slices_of(candidate.schedule, candidate.pipeline)
             return self.sliced(candidate.point, slices).kinds
-        return self.kinds(candidate.point, without=candidate.schedule in CUTS_HEAD)
+        return self.kinds(candidate.point, without=candidate.schedule in layouts.CUTS_HEAD)
 
     def hosted_of(self, candidate: Candidate) -> StageKinds | None:
         """The kinds as they wait for the host, where the candidate's schedule uses that."""
         host = self.question.cluster.accelerator.host
-        if candidate.schedule not in ON_HOST or host is None:
+        if candidate.schedule not in layouts.ON_HOST or host is None:
             return None
         if candidate.point not in self.hosted:
             waiting = waiting_for_host(self.profile(candidate.point), host.link_bytes_per_s)
@@ -222,7 +216,7 @@ class Shelf:
 
     def head_of(self, candidate: Candidate) -> CutHead | None:
         """What each rank has of a head that the candidate's schedule cuts, exchanges for free."""
-        if candidate.schedule not in CUTS_HEAD:
+        if candidate.schedule not in layouts.CUTS_HEAD:
             return None
         return cut_head(self.profile(candidate.point), candidate.pipeline, (), {})
 
@@ -307,7 +301,7 @@ class SplitAsk:
     def answer(self, shelf: Shelf, budget: Budget) -> Split:
         """Search, as if pairs ran one after the other; what braids may hide is taken off after."""
         asked = asked_of(shelf, self.candidate)
-        if self.candidate.schedule not in BRAIDED:
+        if self.candidate.schedule not in layouts.BRAIDED:
             return self.search(asked, limit_s=self.limit_s)
         hidden = shelf.hidden(self.candidate.point)
         limit_s = hidden.limit_s(self.limit_s, asked.num_microbatches)
@@ -380,7 +374,9 @@ def finish_candidate(
     Of loops with too many splits the nearly even ones are looked through if that will do.
     """
     question = shelf.question
-    if candidate.schedule in {*IN_V, *CUTS_HEAD, *ON_HOST} or splits_itself(question.allowed):
+    if candidate.schedule in {*layouts.IN_V, *layouts.CUTS_HEAD, *layouts.ON_HOST} or splits_itself(
+        question.allowed
+    ):
         return None
     profile = shelf.profile(candidate.point)
 
@@ -388,7 +384,7 @@ def finish_candidate(
         return price_cuts(question, candidate, profile, split)
 
     asked = asked_of(shelf, candidate)
-    if candidate.schedule in CHAIN:
+    if candidate.schedule in layouts.CHAIN:
         return finish_chain(asked, price, effort, limit_s=limit_s)
     return finish_loop(asked, price, effort, limit_s=limit_s, even_at_least=even_at_least)
 

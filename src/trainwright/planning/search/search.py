@@ -10,25 +10,20 @@ splits of several chunks per rank are set aside, at last any gap is.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
-from trainwright.execution import Progress
+from trainwright.execution import Budget, Progress
 from trainwright.execution.best_first import BestFirst
-from trainwright.planning.question.layouts import (
-    CHAIN,
-    COVERS,
-    IN_V,
-    KEEPS_TO_ROOM,
-    LOOPED,
-    schedules_of,
-)
-from trainwright.planning.question.question import Aim, StepAim
+from trainwright.planning.question import layouts
+from trainwright.planning.question.question import Aim, Candidate, ModelQuestion, StepAim
 from trainwright.planning.search.frontier import Frontier
 from trainwright.planning.search.plans import (
+    PlanKind,
     best_first,
     is_known_kind,
     is_more_than_all_devices_hold,
@@ -50,6 +45,7 @@ from trainwright.planning.search.prefetch import (
     asked_of,
     finish_candidate,
 )
+from trainwright.planning.splits.chain import Split
 from trainwright.planning.splits.loop import (
     bound_dealt_loops,
     bound_few_whole_loops,
@@ -62,6 +58,7 @@ from trainwright.planning.splits.types import (
     HAIR,
     THOROUGH,
     Effort,
+    Finished,
     Patience,
     Priced,
     best_family_split,
@@ -73,15 +70,8 @@ from trainwright.planning.splits.vee_cuts import best_of_space, is_small, worth_
 from trainwright.plans.status import OPTIMAL_TOLERANCE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from trainwright.execution import Budget
     from trainwright.execution.executor import Crew
-    from trainwright.planning.question.question import Candidate, ModelQuestion
-    from trainwright.planning.search.plans import PlanKind
     from trainwright.planning.search.prefetch import Ask, SplitSearch
-    from trainwright.planning.splits.chain import Split
-    from trainwright.planning.splits.types import Finished
 
 
 # After the search: the further splits of candidates that may still be better than its best plan
@@ -174,9 +164,9 @@ class ModelSearch:
     @property
     def chain_bound_s(self) -> float:
         """No plan with one stage per rank is better than this, or than the best plan."""
-        waiting_s = [bound_s for bound_s, (one, _) in self.splits if one.schedule in CHAIN]
-        left_s = self.frontier.least_among_s(CHAIN)
-        priced_s = [bound_s for bound_s, one in self.bounds if one.schedule in CHAIN]
+        waiting_s = [bound_s for bound_s, (one, _) in self.splits if one.schedule in layouts.CHAIN]
+        left_s = self.frontier.least_among_s(layouts.CHAIN)
+        priced_s = [bound_s for bound_s, one in self.bounds if one.schedule in layouts.CHAIN]
         return min(self.best_s, left_s, *priced_s, *waiting_s)
 
     def run(self, *, below: float = -math.inf, splits: float = math.inf) -> None:
@@ -304,23 +294,23 @@ class ModelSearch:
     def _may_leave_chunks(self) -> bool:
         most = _MOST_IN_CHUNKS * self.shelf.question.effort
         is_spent = self._in_chunks > most and not self.frontier.aside
-        return is_spent and bool(self.frontier.families & set(CHAIN))
+        return is_spent and bool(self.frontier.families & set(layouts.CHAIN))
 
     def _set_chunks_aside(self) -> None:
         """Only plans with one stage per rank from now on, of which more can be proved."""
-        self.frontier.set_aside(self.frontier.families - set(CHAIN))
+        self.frontier.set_aside(self.frontier.families - set(layouts.CHAIN))
         for key, (candidate, _) in self.splits:
-            if candidate.schedule not in CHAIN:
+            if candidate.schedule not in layouts.CHAIN:
                 self.keep_bound(key, candidate)
                 self.undecided.add(candidate)
-        self.splits.revise(lambda key, split: key if split[0].schedule in CHAIN else None)
+        self.splits.revise(lambda key, split: key if split[0].schedule in layouts.CHAIN else None)
 
     def _sharpen(self, bound: float, candidate: Candidate, *, limit: float) -> None:
         """Find the best split; one far above the coarse bound is left for later the first time.
 
         Short stages are quickly looked through, and by then a better plan may be known.
         """
-        if candidate.schedule in IN_V:
+        if candidate.schedule in layouts.IN_V:
             self.in_v.setdefault(candidate, bound)
         group = replace(candidate, data=1)  # of one depth, fewer replicas are never leaner
         if candidate.data <= self._too_large.get(group, 0):
@@ -346,7 +336,7 @@ class ModelSearch:
 
     def _spend(self, splits: int, candidate: Candidate) -> None:
         self._searched += splits
-        if candidate.schedule not in CHAIN:
+        if candidate.schedule not in layouts.CHAIN:
             self._in_chunks += splits
 
     def _near_s(
@@ -439,7 +429,7 @@ def finish(search: ModelSearch) -> None:
     Of one stage per rank first, where less effort proves more.
     """
     effort = Effort.usual(search.shelf.question.effort)
-    for families in (CHAIN, LOOPED):
+    for families in (layouts.CHAIN, layouts.LOOPED):
         for key, candidate in search.bounds.soonest(len(search.bounds)):
             if key >= search.best_s * HAIR or effort.is_spent:
                 break
@@ -516,9 +506,9 @@ def lead_in_v(search: ModelSearch) -> None:
 
 def _keeping_to_room(search: ModelSearch) -> Iterator[tuple[Candidate, float]]:
     """What the search met in V under families that others cover, as candidates of these."""
-    families = KEEPS_TO_ROOM.intersection(each.family for each in search.shelf.bounded)
+    families = layouts.KEEPS_TO_ROOM.intersection(each.family for each in search.shelf.bounded)
     for family, (one, key) in product(sorted(families), search.in_v.items()):
-        if one.schedule in COVERS[family]:
+        if one.schedule in layouts.COVERS[family]:
             yield replace(one, schedule=family), key
 
 
@@ -552,7 +542,7 @@ def try_small_spaces(search: ModelSearch) -> None:
     """Where no plan was found at all, try every split in V of small spaces."""
     shelf = search.shelf
     for candidate in sorted(search.undecided, key=repr):
-        if search.has_plan or candidate.schedule not in IN_V or search.poll():
+        if search.has_plan or candidate.schedule not in layouts.IN_V or search.poll():
             continue
         tries = split_tries(shelf.question, candidate, shelf.profile(candidate.point))
         split = best_of_space(asked_of(shelf, candidate), tries)
@@ -582,8 +572,8 @@ _OF_ALL_RANKS: Final[Mapping[SplitSearch, int]] = {
 # the limit take a little longer to the limit, where programs of parts may take ten times as long.
 _AT_LENGTH: Final = (bound_dealt_loops, bound_whole_loops)
 _PROOFS: Final[Mapping[str, Proofs]] = {
-    **dict.fromkeys(IN_V, (bound_every_split, bound_v_lifetimes)),
-    **dict.fromkeys(LOOPED, (bound_every_split, bound_near_whole_loops, *_AT_LENGTH)),
+    **dict.fromkeys(layouts.IN_V, (bound_every_split, bound_v_lifetimes)),
+    **dict.fromkeys(layouts.LOOPED, (bound_every_split, bound_near_whole_loops, *_AT_LENGTH)),
 }
 _OF_FEW_WAYS: Final = (bound_few_whole_loops, bound_dealt_loops)
 _MOST_PROOFS: Final = 16_000  # nodes opened and candidates bounded, a millisecond or two each
@@ -642,11 +632,11 @@ def prove(search: ModelSearch, *, least_s: float, below: float) -> Proof:
                 continue  # a better plan, of which less is left to prove
             if not sharper > key:
                 # Of others the programs and the splits that are looked through are limited.
-                loosest = candidate if candidate.schedule in IN_V else None
+                loosest = candidate if candidate.schedule in layouts.IN_V else None
                 break
             continue
         limit_s = search.step_to_beat_s(candidate)
-        if candidate.schedule in LOOPED:
+        if candidate.schedule in layouts.LOOPED:
             longest_s = search.aim.longest_s(held / HAIR, candidate.num_devices)
             if longest_s < limit_s:
                 limit_s = longest_s
@@ -689,7 +679,9 @@ def _held_in_v(search: ModelSearch) -> float:
 
 def _soonest_in_v(search: ModelSearch) -> list[Candidate]:
     """Some that were priced, those of the least bounds on nearly even splits."""
-    priced = [one for _, one in search.bounds.soonest(len(search.bounds)) if one.schedule in IN_V]
+    priced = [
+        one for _, one in search.bounds.soonest(len(search.bounds)) if one.schedule in layouts.IN_V
+    ]
     return priced[:_FEW_IN_V]
 
 
@@ -699,11 +691,11 @@ def _priced_uneven(search: ModelSearch, candidate: Candidate) -> bool:
     So have families that its own covers. Of one that keeps to the room of its devices, such splits
     are recomputed until no rank needs to pause.
     """
-    if candidate.schedule not in IN_V or candidate in search.uneven:
+    if candidate.schedule not in layouts.IN_V or candidate in search.uneven:
         return False
     search.uneven.add(candidate)
     best_s, splits = search.best_s, []
-    for family in (candidate.schedule, *COVERS.get(candidate.schedule, ())):
+    for family in (candidate.schedule, *layouts.COVERS.get(candidate.schedule, ())):
         one = replace(candidate, schedule=family)
         limit_s = search.step_to_beat_s(one)
         split = search.answers.find(best_uneven_v_split, one, limit_s=limit_s)
@@ -712,7 +704,7 @@ def _priced_uneven(search: ModelSearch, candidate: Candidate) -> bool:
         splits += [(split.cuts, split.chosen), *split.others]
         if family in search.frontier.families:
             search.price_within(limit_s, one, split, may_tighten=False)
-    if candidate.schedule in KEEPS_TO_ROOM:
+    if candidate.schedule in layouts.KEEPS_TO_ROOM:
         shelf, limit_s = search.shelf, search.step_to_beat_s(candidate)
         profile = shelf.profile(candidate.point)
         found = price_without_pauses(shelf.question, candidate, profile, splits, limit_s=limit_s)
@@ -836,7 +828,7 @@ class SearchedModel:
         chain_s = search.chain_bound_s
         proof = prove(search, least_s=self.least_s, below=min(chain_s, enough_s))
         free = not search.shelf.question.allowed.schedules
-        one_stage = free and bool(search.frontier.families.intersection(CHAIN))
+        one_stage = free and bool(search.frontier.families.intersection(layouts.CHAIN))
         one_stage_s = chain_s if one_stage else None
         return self._outcome(proof, one_stage_s=one_stage_s, others_s=best_s)
 
@@ -892,7 +884,7 @@ def search_model(
     """
     aim = aim or StepAim()
     shelf = (shelves or Shelves()).of(question)
-    schedules = schedules_of(question.allowed, cuts_head=question.cuts_head)
+    schedules = layouts.schedules_of(question.allowed, cuts_head=question.cuts_head)
     frontier = Frontier(question, shelf, aim, schedules, likely=True)
     is_complete = frontier.open(budget)
     least_s, is_hopeless = frontier.least_s, is_more_than_all_devices_hold(question)
@@ -945,8 +937,8 @@ def sketch_model(
         if is_more_than_all_devices_hold(question):
             continue
         shelf, cuts_head = shelves.of(question), question.cuts_head
-        offered = schedules_of(question.allowed, cuts_head=cuts_head)
-        quick = tuple(one for one in offered if one.family not in IN_V)
+        offered = layouts.schedules_of(question.allowed, cuts_head=cuts_head)
+        quick = tuple(one for one in offered if one.family not in layouts.IN_V)
         frontier = Frontier(question, shelf, StepAim(), quick or offered, likely=True)
         frontier.open(budget)
         opened.append(frontier)

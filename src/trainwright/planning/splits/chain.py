@@ -24,6 +24,7 @@ has it on arrays, for cuts that are made from the first rank on.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import pairwise
@@ -32,14 +33,13 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from trainwright._native import _core
-from trainwright.cluster import Hop
-from trainwright.costing.communication import (
-    all_reduce_time_s,
-    point_to_point_time_s,
-)
+from trainwright.cluster import Cluster, Hop, NetworkLevel
+from trainwright.costing.communication import all_reduce_time_s, point_to_point_time_s
 from trainwright.planning.bounds.exchanges import tied_gradient_bytes
 from trainwright.planning.bounds.stages import (
+    RankOrder,
     Sharing,
+    StageKinds,
     busiest_work_s,
     fullest_rows,
     held_static_bytes,
@@ -52,17 +52,12 @@ from trainwright.profile import StaticKind
 from trainwright.scheduling.families import family_named
 from trainwright.step import zero
 from trainwright.step.pipeline import PipelineShape
-from trainwright.step.stages import RankSpacing, group_replicas
+from trainwright.step.stages import CutHead, RankSpacing, group_replicas
+from trainwright.step.zero import Replicas
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
     from trainwright.arrays import Flags, Floats, Ints
-    from trainwright.cluster import Cluster, NetworkLevel
-    from trainwright.planning.bounds.stages import RankOrder, StageKinds
     from trainwright.planning.splits.types import SplitQuestion
-    from trainwright.step.stages import CutHead
-    from trainwright.step.zero import Replicas
 
 
 # What stages that hold one tensor exchange after the pipeline, as `step.predict` counts it

@@ -6,15 +6,19 @@ lowers it; what was not looked at is bounded.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trainwright.planning.bounds.stages import Sharing
 from trainwright.planning.splits.chain import (
+    ChainTables,
+    CutsAndRows,
     Site,
     TiedExchange,
     chain_tables,
@@ -26,19 +30,20 @@ from trainwright.planning.splits.chain import (
     with_replicas,
 )
 from trainwright.planning.splits.loop import Loop
-from trainwright.planning.splits.types import HAIR, Finished, price_below
+from trainwright.planning.splits.types import (
+    HAIR,
+    Effort,
+    Finished,
+    Priced,
+    SplitQuestion,
+    price_below,
+)
 from trainwright.step.pipeline import PipelineShape, PipelineTimes, quick_ends_s
 from trainwright.step.stages import group_replicas
 from trainwright.step.zero import update_time_s
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from numpy.typing import NDArray
-
     from trainwright.arrays import Floats, Ints
-    from trainwright.planning.splits.chain import ChainTables, CutsAndRows
-    from trainwright.planning.splits.types import Effort, Priced, SplitQuestion
 
 # All cuts of a chain into one stage per rank whose bounds are below a limit
 # --------------------------------------------------------------------------

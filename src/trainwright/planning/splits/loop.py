@@ -11,6 +11,7 @@ it: it is simulated like the others, and priced where it is about as short.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import cycle, permutations
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 
 from trainwright._native import _core
+from trainwright.cluster import Cluster
 from trainwright.execution.best_first import BestFirst
 from trainwright.planning.bounds.layers import Blocks
 from trainwright.planning.bounds.loop import (
@@ -40,6 +42,7 @@ from trainwright.planning.bounds.loop import (
 from trainwright.planning.bounds.stages import (
     LayerTimes,
     Sharing,
+    StageKinds,
     StageLengths,
     any_lengths,
     fullest_rows,
@@ -47,30 +50,18 @@ from trainwright.planning.bounds.stages import (
     nearly_even,
     optimizer_s,
 )
-from trainwright.planning.splits.chain import Split, TiedExchange
+from trainwright.planning.splits.chain import CutsAndRows, Split, TiedExchange
 from trainwright.plans.configuration import even_blocks
 from trainwright.profile import StaticKind
 from trainwright.scheduling.families import family_named
 from trainwright.scheduling.simulate import native_orders
-from trainwright.step import zero
-from trainwright.step.pipeline import (
-    PipelineShape,
-    PipelineTimes,
-    orders_of,
-    placement_of,
-    quick_ends_s,
-)
+from trainwright.step import pipeline, zero
 from trainwright.step.stages import group_replicas
+from trainwright.step.zero import Replicas
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from trainwright.arrays import Floats, Ints
-    from trainwright.cluster import Cluster
-    from trainwright.planning.bounds.stages import StageKinds
-    from trainwright.planning.splits.chain import CutsAndRows
     from trainwright.planning.splits.types import SplitQuestion
-    from trainwright.step.zero import Replicas
 
 _T = TypeVar("_T")
 
@@ -300,7 +291,7 @@ def least_of_whole(loop: Loop, *, limit_s: float, effort: float = 1.0) -> PathsS
         room_bytes=np.concatenate(chain.room_bytes(instants, loop.memory.running)),
         exchanged_s=exchanged_s,
     )
-    found = _core.least_of_whole(whole, native_orders(orders_of(shape)))
+    found = _core.least_of_whole(whole, native_orders(pipeline.orders_of(shape)))
     return PathsStep(found.step_s, found.blocks.astype(np.float64) if len(found.blocks) else None)
 
 
@@ -365,7 +356,9 @@ def program_of(loop: Loop, *, limit_s: float, in_room: bool = True) -> PathsProg
         block_held=held,
         room=room,
     )
-    return PathsProgram(splits, native_orders(orders_of(shape)), held, room, p, blocks.count)
+    return PathsProgram(
+        splits, native_orders(pipeline.orders_of(shape)), held, room, p, blocks.count
+    )
 
 
 # A good split over v chunks per rank in a loop, with a bound on all of them
@@ -515,7 +508,7 @@ def _tied_s(question: SplitQuestion, lengths: StageLengths) -> Floats:
     return tied.times_s((0, *(lengths.first + inner).tolist(), question.kinds.num_layers))
 
 
-def is_legal(shape: PipelineShape) -> bool:
+def is_legal(shape: pipeline.PipelineShape) -> bool:
     """Whether the family's rules admit the shape."""
     return not tuple(family_named(shape.family).rules(shape.request))
 
@@ -536,7 +529,7 @@ class Loop:
     """
 
     kinds: StageKinds
-    shape: PipelineShape
+    shape: pipeline.PipelineShape
     lengths: StageLengths
     replicas: Replicas
     cluster: Cluster
@@ -552,7 +545,7 @@ class Loop:
         If not in the room of devices, no rank holds activations.
         """
         kinds, degrees, cluster = question.kinds, question.degrees, question.cluster
-        shape = PipelineShape(
+        shape = pipeline.PipelineShape(
             family=question.family,
             num_ranks=degrees.pipeline,
             num_microbatches=question.num_microbatches,
@@ -562,7 +555,7 @@ class Loop:
         if lengths is None or not is_legal(shape):
             return None
         replicas = group_replicas(cluster.pool_of(), degrees)
-        ranks = placement_of(shape).rank_of_stage
+        ranks = pipeline.placement_of(shape).rank_of_stage
         nothing = [np.zeros((1, shape.virtual_stages))] * shape.num_ranks
         roomy = cls(
             kinds=kinds,
@@ -973,13 +966,13 @@ class Loop:
         before_forward_s, before_s = (np.append(none, x[:-p]) for x in (forward_s, total_s))
         under_s = forward_s + ahead * before_forward_s, total_s + ahead * before_s
         tail_s = sharing.exposed(*under_s).last_s
-        times = PipelineTimes(
+        times = pipeline.PipelineTimes(
             forward_s=forward_s + every.forward_s,
             input_grad_s=total_s - forward_s - weight_grad_s + every.backward_s,
             weight_grad_s=weight_grad_s,
             transfer_s=self.transfer_s,
         )
-        ends_s = quick_ends_s(self.shape, times) + tail_s.reshape(-1, p).sum(axis=0)
+        ends_s = pipeline.quick_ends_s(self.shape, times) + tail_s.reshape(-1, p).sum(axis=0)
         return float((ends_s + self.tied_s).max())
 
 

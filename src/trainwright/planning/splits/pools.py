@@ -11,20 +11,28 @@ own memory asks for.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trainwright.cluster import Hop
+from trainwright.cluster import Hop, NetworkLevel
 from trainwright.costing.communication import all_reduce_time_s, point_to_point_time_s
 from trainwright.planning.bounds.exchanges import ChainEnds
-from trainwright.planning.bounds.pools import Across, Beside, Part, runs_alike
+from trainwright.planning.bounds.pools import (
+    Across,
+    Beside,
+    MixedCandidate,
+    MixedShelf,
+    Part,
+    runs_alike,
+)
 from trainwright.planning.question.layouts import CUTS_HEAD, ON_HOST
 from trainwright.planning.splits.chain import (
     Site,
+    Split,
     best_copying_split,
     best_split_at,
     best_split_beside_head,
@@ -33,19 +41,13 @@ from trainwright.planning.splits.chain import (
 )
 from trainwright.planning.splits.types import options_of
 from trainwright.plans import Plan, ReplicaGroup, Stage
+from trainwright.profile import Profile
 from trainwright.step.pipeline import PipelineShape
 from trainwright.step.pools import mixed_replicas
-from trainwright.step.stages import cut_head, rank_level
+from trainwright.step.stages import CutHead, cut_head, rank_level
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from trainwright.arrays import Floats
-    from trainwright.cluster import NetworkLevel
-    from trainwright.planning.bounds.pools import MixedCandidate, MixedShelf
-    from trainwright.planning.splits.chain import Split
-    from trainwright.profile import Profile
-    from trainwright.step.stages import CutHead
 
     Ways = tuple[tuple[int, ...], ...]
 

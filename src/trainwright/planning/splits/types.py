@@ -3,33 +3,28 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
+from trainwright.cluster import Cluster
 from trainwright.errors import UnsupportedFeature
+from trainwright.planning.bounds.stages import StageKinds
 from trainwright.planning.question.layouts import BOUNDED, CHAIN, IN_V, chunks_per_rank
-from trainwright.planning.splits.chain import best_chain_split
+from trainwright.planning.question.question import Candidate
+from trainwright.planning.splits.chain import CutsAndRows, Split, best_chain_split
 from trainwright.planning.splits.loop import (
     best_loop_split,
     bound_every_loop_split,
     bound_loop_splits,
 )
 from trainwright.planning.splits.vee import best_v_split, bound_every_v_split, bound_v_splits
-from trainwright.plans import Plan
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from trainwright.cluster import Cluster
-    from trainwright.planning.bounds.stages import StageKinds
-    from trainwright.planning.question.question import Candidate
-    from trainwright.planning.splits.chain import CutsAndRows, Split
-    from trainwright.plans import StepPrediction
-    from trainwright.plans.plan import Parallelism
-    from trainwright.profile import Layer, Profile
-    from trainwright.step.stages import CutHead
+from trainwright.plans import Plan, StepPrediction
+from trainwright.plans.plan import Parallelism
+from trainwright.profile import Layer, Profile
+from trainwright.step.stages import CutHead
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,17 +11,22 @@ Splits are looked for with room for what the published order of the family holds
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trainwright._native import _core
+from trainwright.cluster import Cluster
 from trainwright.planning.bounds.stages import (
     LayerTimes,
     PackedFronts,
     Sharing,
+    StageKinds,
+    StageLengths,
     StagePairs,
     busiest_work_s,
     held_static_bytes,
@@ -31,34 +36,19 @@ from trainwright.planning.bounds.stages import (
     packed_fronts,
     slowest_s,
 )
-from trainwright.planning.question.layouts import (
-    BRAIDED,
-    MOST_ACTIVATIONS,
-    least_in_flight,
-    most_in_flight,
-    published_in_flight,
-)
-from trainwright.planning.splits.chain import Split, longest_stage
+from trainwright.planning.question import layouts
+from trainwright.planning.splits.chain import CutsAndRows, Split, longest_stage
 from trainwright.plans.status import Objective
 from trainwright.profile import StaticKind
 from trainwright.scheduling.bounds import LeastCosts, best_bound
 from trainwright.step.pipeline import placement_of
-from trainwright.step.predict import pipeline_times, sharing_times
+from trainwright.step.predict import Layout, StepWork, pipeline_times, sharing_times
 from trainwright.step.stages import group_replicas
-from trainwright.step.zero import RankState, optimizer_time_s
+from trainwright.step.zero import RankState, Replicas, optimizer_time_s
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
     from trainwright.arrays import Floats
-    from trainwright.cluster import Cluster
-    from trainwright.planning.bounds.stages import StageKinds, StageLengths
-    from trainwright.planning.splits.chain import CutsAndRows
     from trainwright.planning.splits.types import SplitQuestion
-    from trainwright.step.predict import Layout, StepWork
-    from trainwright.step.zero import Replicas
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -132,11 +122,11 @@ class VProblem:
     @property
     def max_activations(self) -> int:
         """No rank ever holds more."""
-        return MOST_ACTIVATIONS[self.family](self.num_ranks)
+        return layouts.MOST_ACTIVATIONS[self.family](self.num_ranks)
 
     def in_any_order(self) -> _core.PeelProblem:
         """All splits that fit in some order of the family."""
-        held = least_in_flight(self.family, self.num_ranks, self.num_microbatches)
+        held = layouts.least_in_flight(self.family, self.num_ranks, self.num_microbatches)
         return self.with_room_for(*held)
 
     def published(self) -> _core.PeelProblem | None:
@@ -145,7 +135,7 @@ class VProblem:
 
     def any_published(self) -> _core.PeelProblem:
         """All splits with that room, whether nearly even or not."""
-        held = published_in_flight(self.family, self.num_ranks, self.num_microbatches)
+        held = layouts.published_in_flight(self.family, self.num_ranks, self.num_microbatches)
         return self.with_room_for(*held)
 
     def _nearly_even(self, problem: _core.PeelProblem, even: StageLengths) -> _core.PeelProblem:
@@ -569,7 +559,7 @@ def _likely_split(v: VProblem, bound_s: float) -> tuple[float, CutsAndRows]:
     """
     chunk_s = float(v.times.total_before_s[-1]) / (2 * v.num_ranks)
     most = min(v.max_activations, 2 * v.num_microbatches)
-    problem = v.with_room_for(*most_in_flight(v.num_ranks, most))
+    problem = v.with_room_for(*layouts.most_in_flight(v.num_ranks, most))
     problem = problem.replace(
         max_activations=_UNLIMITED,  # else chunks that hide waits look best
         fronts=problem.fronts.replace(beside_bytes=v.fronts.level_bytes),
@@ -633,8 +623,10 @@ def least_pipeline_of_v_s(work: StepWork, layout: Layout) -> float:
     times = pipeline_times(work, sharing_times(work, layout), layout)
     costs = times.schedule_costs(placement)
     never = np.zeros(len(work.stages), dtype=bool)
-    most = MOST_ACTIVATIONS[shape.family](shape.num_ranks)
+    most = layouts.MOST_ACTIVATIONS[shape.family](shape.num_ranks)
     least = LeastCosts.of(placement, costs, max_activations=most, fused=never, recomputed=never)
     bound = best_bound(least, shape.num_microbatches, objective=Objective.MAKESPAN)
     pipeline_s = bound.value_s * (1 - _ROUNDED_TIMES)
-    return pipeline_s / 2 if shape.family in BRAIDED else pipeline_s  # a pair takes half of the sum
+    return (
+        pipeline_s / 2 if shape.family in layouts.BRAIDED else pipeline_s
+    )  # a pair takes half of the sum

@@ -11,17 +11,24 @@ memory is short can be tried one by one.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise, permutations, product
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trainwright._native import _core
 from trainwright.execution.best_first import BestFirst
 from trainwright.planning.question.layouts import MOST_ACTIVATIONS
-from trainwright.planning.question.question import missing_of_plan, with_usable
-from trainwright.planning.splits.chain import Split
+from trainwright.planning.question.question import (
+    Candidate,
+    ModelQuestion,
+    missing_of_plan,
+    with_usable,
+)
+from trainwright.planning.splits.chain import CutsAndRows, Split
 from trainwright.planning.splits.vee import (
     VProblem,
     attaining_splits,
@@ -31,14 +38,18 @@ from trainwright.planning.splits.vee import (
     only_stages,
     rows_of,
 )
-from trainwright.plans.schedule import ActionKind
-from trainwright.scheduling.block import whole_order
+from trainwright.plans import Plan
+from trainwright.plans.schedule import ActionKind, Schedule, ScheduleCosts
+from trainwright.profile import CostTable, Profile
+from trainwright.scheduling.block import TimedBlock, whole_order
 from trainwright.scheduling.families.v_shape import block_without_pauses, busiest_s
 from trainwright.scheduling.orders import justify
 from trainwright.scheduling.simulate import simulate
 from trainwright.step import zero
 from trainwright.step.pipeline import placement_of
 from trainwright.step.predict import (
+    Layout,
+    StepWork,
     pipeline_times,
     sharing_times,
     simulated_step,
@@ -46,18 +57,7 @@ from trainwright.step.predict import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from trainwright.planning.question.question import Candidate, ModelQuestion
-    from trainwright.planning.splits.chain import CutsAndRows
     from trainwright.planning.splits.types import SplitQuestion
-    from trainwright.plans import Plan
-    from trainwright.plans.schedule import Schedule, ScheduleCosts
-    from trainwright.profile import CostTable, Profile
-    from trainwright.scheduling.block import TimedBlock
-    from trainwright.step.predict import Layout, StepWork
 
     Bools = NDArray[np.bool_]
     Cuts = tuple[int, ...]

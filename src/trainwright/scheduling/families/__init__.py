@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from trainwright.errors import InvalidInput
-from trainwright.plans.schedule import ScheduleCosts
+from trainwright.plans.schedule import Schedule, ScheduleCosts
 from trainwright.plugins import SCHEDULES, plug_in
-from trainwright.scheduling.bounds import limit_below_all, misfit
+from trainwright.scheduling.bounds import LimitTooSmall, limit_below_all, misfit
 from trainwright.scheduling.families.breadth_first import BREADTH_FIRST
 from trainwright.scheduling.families.chimera import CHIMERA
 from trainwright.scheduling.families.dualpipe import DUALPIPE
@@ -41,10 +41,6 @@ from trainwright.scheduling.families.vocabulary import VOCABULARY_1, VOCABULARY_
 from trainwright.scheduling.families.wave import HANAYO, WAVE
 from trainwright.scheduling.families.zero_bubble import ZB_1P, ZB_2P, ZB_H1, ZB_H2
 from trainwright.scheduling.orders import cut_microbatches
-
-if TYPE_CHECKING:
-    from trainwright.plans.schedule import Schedule
-    from trainwright.scheduling.bounds import LimitTooSmall
 
 _FAMILIES = (
     GPIPE,

@@ -6,16 +6,11 @@ pass, which suits sharded parameters; every activation waits.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from trainwright.plans.schedule import ActionKind, Schedule
-from trainwright.scheduling.families.family import Family, all_at_once, looped
+from trainwright.scheduling.families.family import Family, FamilyRequest, all_at_once, looped
 from trainwright.scheduling.orders import actions, one_after_another
-
-if TYPE_CHECKING:
-    from trainwright.scheduling.families.family import FamilyRequest
 
 
 def breadth_first_order(request: FamilyRequest) -> Schedule:

@@ -13,17 +13,13 @@ after the step, which is not part of a schedule.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from trainwright.errors import Fault
 from trainwright.plans.schedule import ActionKind, Placement, Schedule
-from trainwright.scheduling.families.family import Family
+from trainwright.scheduling.families.family import Family, FamilyRequest
 from trainwright.scheduling.orders import actions, by_time, one_after_another
-
-if TYPE_CHECKING:
-    from trainwright.scheduling.families.family import FamilyRequest
 
 
 def both_ways(request: FamilyRequest) -> Placement:

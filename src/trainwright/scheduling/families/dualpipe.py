@@ -10,7 +10,6 @@ activations, and all parameters are there twice.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,10 +17,7 @@ from trainwright.errors import Fault
 from trainwright.plans.schedule import Schedule
 from trainwright.scheduling.families.chimera import both_ways, even_rules
 from trainwright.scheduling.families.dualpipe_v import rank_order
-from trainwright.scheduling.families.family import Family
-
-if TYPE_CHECKING:
-    from trainwright.scheduling.families.family import FamilyRequest
+from trainwright.scheduling.families.family import Family, FamilyRequest
 
 
 def order(request: FamilyRequest) -> Schedule:

@@ -17,14 +17,13 @@ import numpy as np
 
 from trainwright.errors import Fault
 from trainwright.plans.schedule import ActionKind, Schedule
-from trainwright.scheduling.families.family import Family, two_chunks_in_v
+from trainwright.scheduling.families.family import Family, FamilyRequest, two_chunks_in_v
 from trainwright.scheduling.orders import counted
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from trainwright.plans.schedule import Actions
-    from trainwright.scheduling.families.family import FamilyRequest
 
 # A backward is whole (B) or split (I); `_W` takes the oldest weight gradient that waits, of either
 # chunk; a pair is a forward of one chunk and a backward of the other.

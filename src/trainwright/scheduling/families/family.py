@@ -21,6 +21,7 @@ from trainwright.plans.schedule import (
     FamilyShape,
     Placement,
     Placing,
+    Schedule,
     ScheduleCosts,
     ScheduleMemory,
 )
@@ -29,7 +30,6 @@ from trainwright.scheduling.bounds import least_that_fits
 
 if TYPE_CHECKING:
     from trainwright.arrays import Floats, Ints
-    from trainwright.plans.schedule import Schedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

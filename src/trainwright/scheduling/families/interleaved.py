@@ -17,16 +17,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trainwright.errors import Fault
-from trainwright.plans.schedule import ActionKind, Schedule
+from trainwright.plans.schedule import ActionKind, Placement, Schedule
 from trainwright.scheduling.block import SOURCE, BuildingBlock, repeat
-from trainwright.scheduling.families.family import Family, Searched, Steady, looped
+from trainwright.scheduling.families.family import Family, FamilyRequest, Searched, Steady, looped
 from trainwright.scheduling.orders import actions, in_turn, one_after_another, trim
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from trainwright.plans.schedule import Placement
-    from trainwright.scheduling.families.family import FamilyRequest
 
 
 def order(request: FamilyRequest) -> Schedule:

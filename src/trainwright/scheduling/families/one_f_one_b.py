@@ -12,37 +12,30 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trainwright.plans.schedule import ActionKind, Schedule
-from trainwright.scheduling.families.family import (
-    Family,
-    Searched,
-    Steady,
-    all_at_once,
-    one_chunk,
-)
+from trainwright.scheduling.families import family
 from trainwright.scheduling.orders import actions, in_turn, one_after_another
 
 if TYPE_CHECKING:
     from trainwright.plans.schedule import Actions
-    from trainwright.scheduling.families.family import FamilyRequest
 
 
-def order(request: FamilyRequest) -> Schedule:
+def order(request: family.FamilyRequest) -> Schedule:
     """The least warm-up."""
     return _alternate(request, warmup_per_rank_after=1)
 
 
-def eager_order(request: FamilyRequest) -> Schedule:
+def eager_order(request: family.FamilyRequest) -> Schedule:
     """Twice the least warm-up."""
     return _alternate(request, warmup_per_rank_after=2)
 
 
-def _alternate(request: FamilyRequest, *, warmup_per_rank_after: int) -> Schedule:
+def _alternate(request: family.FamilyRequest, *, warmup_per_rank_after: int) -> Schedule:
     p, m = request.num_ranks, request.num_microbatches
     orders = [
         _rank_order(rank, m, warmup=min(m, warmup_per_rank_after * (p - 1 - rank)))
         for rank in range(p)
     ]
-    return Schedule.of_ranks(orders, placement=one_chunk(request), num_microbatches=m)
+    return Schedule.of_ranks(orders, placement=family.one_chunk(request), num_microbatches=m)
 
 
 def _rank_order(rank: int, num_microbatches: int, *, warmup: int) -> Actions:
@@ -54,26 +47,26 @@ def _rank_order(rank: int, num_microbatches: int, *, warmup: int) -> Actions:
     )
 
 
-ONE_F_ONE_B = Family(
+ONE_F_ONE_B = family.Family(
     name="1f1b",
     summary="one forward, one backward in turn; at most p activations",
     source="Narayanan et al., ICML 2021 (PipeDream-flush)",
-    place=one_chunk,
+    place=family.one_chunk,
     order=order,
-    steady=Steady(5, 1, 2),  # at most p in flight on every rank
+    steady=family.Steady(5, 1, 2),  # at most p in flight on every rank
     planned=True,
-    searched=Searched.ALWAYS,
+    searched=family.Searched.ALWAYS,
     warm_up=lambda ranks: ranks,
     tried=True,
     on_chips=True,
 )
-EAGER_ONE_F_ONE_B = Family(
+EAGER_ONE_F_ONE_B = family.Family(
     name="eager-1f1b",
     summary="1F1B with twice the warm-up: hides transfers for up to 2p-1 activations",
     source="Zhuang et al., MLSys 2023",
-    place=one_chunk,
+    place=family.one_chunk,
     order=eager_order,
-    steady=Steady(8, 2, 3),
+    steady=family.Steady(8, 2, 3),
     planned=True,
     held_at_once=lambda ranks: 2 * ranks - 1,
 )
@@ -83,7 +76,7 @@ EAGER_ONE_F_ONE_B = Family(
 # ---------------------------------------------------------------------------------------------
 
 
-def all_forwards_first(request: FamilyRequest) -> Schedule:
+def all_forwards_first(request: family.FamilyRequest) -> Schedule:
     """Microbatches in order 0..m-1 in both passes."""
     microbatches = np.arange(request.num_microbatches)
     orders = [
@@ -93,16 +86,16 @@ def all_forwards_first(request: FamilyRequest) -> Schedule:
         for rank in range(request.num_ranks)
     ]
     return Schedule.of_ranks(
-        orders, placement=one_chunk(request), num_microbatches=request.num_microbatches
+        orders, placement=family.one_chunk(request), num_microbatches=request.num_microbatches
     )
 
 
-GPIPE = Family(
+GPIPE = family.Family(
     name="gpipe",
     summary="all forwards, then all backwards",
     source="Huang et al., NeurIPS 2019",
-    place=one_chunk,
+    place=family.one_chunk,
     order=all_forwards_first,
     planned=True,
-    held_at_once=all_at_once,
+    held_at_once=family.all_at_once,
 )

@@ -14,27 +14,22 @@ wait longest, for hosts whose link carries half of all activations in time.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from trainwright.plans.schedule import Action, ActionKind, Schedule
-from trainwright.scheduling.families import interleaved, one_f_one_b
-from trainwright.scheduling.families.family import Family, Searched, looped, one_chunk
-
-if TYPE_CHECKING:
-    from trainwright.scheduling.families.family import FamilyRequest
+from trainwright.scheduling.families import family, interleaved, one_f_one_b
 
 _O, _D, _L = ActionKind.O, ActionKind.D, ActionKind.L
 _BACKWARDS = (ActionKind.B, ActionKind.I)
 
 
-def order(request: FamilyRequest) -> Schedule:
+def order(request: family.FamilyRequest) -> Schedule:
     """1F1B, every activation that waits long enough on the host."""
     return offloaded(one_f_one_b.order(request), share=1.0)
 
 
-def half_order(request: FamilyRequest) -> Schedule:
+def half_order(request: family.FamilyRequest) -> Schedule:
     """Interleaved, the first half of each rank's chunks on the host."""
     return offloaded(interleaved.gis_order(replace(request, group=None)), share=0.5)
 
@@ -74,23 +69,23 @@ def _with_copies(order: tuple[Action, ...], chosen: frozenset[int]) -> list[Acti
 
 
 _SOURCE = "Wan et al., PipeOffload, ICML 2025"
-PIPE_OFFLOAD = Family(
+PIPE_OFFLOAD = family.Family(
     name="po-f",
     summary="1F1B with activations on the host while they wait: a constant number on the device",
     source=_SOURCE,
-    place=one_chunk,
+    place=family.one_chunk,
     order=order,
     is_plain=False,
     host_of=one_f_one_b.ONE_F_ONE_B.name,
     steady=one_f_one_b.ONE_F_ONE_B.steady,
     planned=True,
-    searched=Searched.ASKED,
+    searched=family.Searched.ASKED,
 )
-PIPE_OFFLOAD_HALF = Family(
+PIPE_OFFLOAD_HALF = family.Family(
     name="po-h",
     summary="interleaved, the activations that wait longest on the host",
     source=_SOURCE,
-    place=looped,
+    place=family.looped,
     order=half_order,
     is_plain=False,
     host_of=interleaved.GIS.name,

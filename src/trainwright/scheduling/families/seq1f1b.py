@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trainwright.plans.schedule import ActionKind, Schedule
-from trainwright.scheduling.families.family import Family, Searched, one_chunk
+from trainwright.scheduling.families.family import Family, FamilyRequest, Searched, one_chunk
 from trainwright.scheduling.orders import actions, in_turn, one_after_another
 
 if TYPE_CHECKING:
     from trainwright.plans.schedule import Actions, Placement
-    from trainwright.scheduling.families.family import FamilyRequest
 
 _SLICES = 4  # of a sequence, where nobody says
 

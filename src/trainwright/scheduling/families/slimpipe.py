@@ -9,17 +9,12 @@ times. Plans cut sequences into p of them, which hides that exchange.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from trainwright.errors import Fault
-from trainwright.scheduling.families.family import Family, Searched, looped
+from trainwright.plans.schedule import Schedule
+from trainwright.scheduling.families.family import Family, FamilyRequest, Searched, looped
 from trainwright.scheduling.families.seq1f1b import order_of_slices
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from trainwright.plans.schedule import Schedule
-    from trainwright.scheduling.families.family import FamilyRequest
 
 
 def slim_order(request: FamilyRequest) -> Schedule:

@@ -9,16 +9,11 @@ up to m of them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from trainwright.plans.schedule import ActionKind, Schedule
-from trainwright.scheduling.families.family import Family, one_chunk
+from trainwright.scheduling.families.family import Family, FamilyRequest, one_chunk
 from trainwright.scheduling.orders import actions, in_turn, one_after_another
-
-if TYPE_CHECKING:
-    from trainwright.scheduling.families.family import FamilyRequest
 
 
 def weights_last_order(request: FamilyRequest) -> Schedule:

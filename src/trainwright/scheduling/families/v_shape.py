@@ -9,6 +9,7 @@ within the same limit (`block.timed_block`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ from trainwright.plans.schedule import ActionKind, Schedule, ScheduleCosts
 from trainwright.scheduling.block import (
     SOURCE,
     BuildingBlock,
+    TimedBlock,
     VBlock,
     blocks_within,
     in_flight,
@@ -48,11 +50,8 @@ from trainwright.scheduling.simulate import simulate
 from trainwright.scheduling.weight_grads import Further, best_of, holds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from trainwright.arrays import Floats, Ints
     from trainwright.plans.schedule import Actions, Placement
-    from trainwright.scheduling.block import TimedBlock
     from trainwright.scheduling.weight_grads import Order
 
 

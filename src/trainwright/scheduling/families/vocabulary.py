@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trainwright.plans.schedule import ActionKind, Schedule, ScheduleCosts
-from trainwright.scheduling.families.family import Family, Searched, Steady, one_chunk
+from trainwright.scheduling.families import family
 from trainwright.scheduling.orders import actions
 from trainwright.scheduling.simulate import simulate
 from trainwright.scheduling.weight_grads import list_schedule
@@ -36,7 +36,6 @@ from trainwright.scheduling.weight_grads import list_schedule
 if TYPE_CHECKING:
     from trainwright.arrays import Ints
     from trainwright.plans.schedule import Actions
-    from trainwright.scheduling.families.family import FamilyRequest
 
 _F, _B, _V, _T = ActionKind.F, ActionKind.B, ActionKind.V, ActionKind.T
 # What a free rank runs first, by the number of barriers: which rule is best depends on the times of
@@ -49,7 +48,7 @@ _URGENCY = {
 }
 
 
-def order(request: FamilyRequest, *, head_barriers: int) -> Schedule:
+def order(request: family.FamilyRequest, *, head_barriers: int) -> Schedule:
     """As 1F1B, with room for one more microbatch per barrier; by the costs, where there are any."""
     fixed, costs = _fixed(request, head_barriers), request.costs
     if costs is None:
@@ -58,7 +57,7 @@ def order(request: FamilyRequest, *, head_barriers: int) -> Schedule:
     return min((*ruled, fixed), key=lambda each: simulate(each, costs).makespan_s)
 
 
-def _fixed(request: FamilyRequest, barriers: int) -> Schedule:
+def _fixed(request: family.FamilyRequest, barriers: int) -> Schedule:
     p, m = request.num_ranks, request.num_microbatches
     kinds = np.repeat([_V, _B, _F, _T], m)  # the first of those that are due at once
     microbatch, orders = np.arange(m), []
@@ -67,7 +66,7 @@ def _fixed(request: FamilyRequest, barriers: int) -> Schedule:
         first = np.argsort((3 * microbatch + due[:, np.newaxis]).ravel(), kind="stable")
         orders.append(_rows(kinds, rank, microbatch)[first])
     return Schedule.of_ranks(
-        orders, placement=one_chunk(request), num_microbatches=m, head_barriers=barriers
+        orders, placement=family.one_chunk(request), num_microbatches=m, head_barriers=barriers
     )
 
 
@@ -78,9 +77,12 @@ def _rows(kinds: Ints, rank: int, microbatch: Ints) -> Actions:
 
 
 def _ruled(
-    request: FamilyRequest, costs: ScheduleCosts, barriers: int, urgency: tuple[ActionKind, ...]
+    request: family.FamilyRequest,
+    costs: ScheduleCosts,
+    barriers: int,
+    urgency: tuple[ActionKind, ...],
 ) -> Schedule:
-    placement, p = one_chunk(request), request.num_ranks
+    placement, p = family.one_chunk(request), request.num_ranks
     streams = [[(kind, rank) for kind in urgency] for rank in range(p)]
     return list_schedule(
         streams,
@@ -93,16 +95,16 @@ def _ruled(
 
 
 _SOURCE = "Yeung, Qi, Lin and Wan, Vocabulary Parallelism, MLSys 2025"
-VOCABULARY_1 = Family(
+VOCABULARY_1 = family.Family(
     name="vocab-1",
     summary="1F1B, the head cut over all ranks, two barriers, p+2 activations",
     source=_SOURCE,
-    place=one_chunk,
+    place=family.one_chunk,
     order=partial(order, head_barriers=2),
     is_plain=False,
     reads_costs=True,
     fixed_without_costs=True,
-    steady=Steady(6, 2, 2),  # at most p + 2 in flight
+    steady=family.Steady(6, 2, 2),  # at most p + 2 in flight
     planned=True,
     head_barriers=2,
     warm_up=lambda ranks: ranks + 2,
@@ -112,7 +114,7 @@ VOCABULARY_2 = replace(
     name="vocab-2",
     summary="1F1B, the head cut over all ranks, one barrier, p+1 activations",
     order=partial(order, head_barriers=1),
-    searched=Searched.ALWAYS,
+    searched=family.Searched.ALWAYS,
     head_barriers=1,
     warm_up=lambda ranks: ranks + 1,
 )

@@ -11,28 +11,17 @@ v = 2 is V, and `adaptive-v`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from trainwright.plans.schedule import ActionKind, Placement, Schedule, ScheduleCosts
 from trainwright.scheduling.block import BuildingBlock, Pace, path_block, repeat
-from trainwright.scheduling.families.family import (
-    Family,
-    activations_that_fit,
-    least_of,
-    limited_costs,
-)
+from trainwright.scheduling.families import family
 from trainwright.scheduling.families.v_shape import adaptive_order
 from trainwright.scheduling.orders import drop_weight_grads
 from trainwright.scheduling.simulate import simulate
 from trainwright.scheduling.weight_grads import best_of, list_schedule
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from trainwright.plans.schedule import Schedule
-    from trainwright.scheduling.families.family import FamilyRequest
 
 _PACES = tuple(
     Pace(away, back, turn)
@@ -42,25 +31,25 @@ _PACES = tuple(
 _STRETCHES = (1.0, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0)
 
 
-def place(request: FamilyRequest) -> Placement:
+def place(request: family.FamilyRequest) -> Placement:
     """The direction flips after every p stages."""
     return Placement.wave(request.num_ranks, virtual_stages=request.virtual_stages)
 
 
-def order(request: FamilyRequest) -> Schedule | None:
+def order(request: family.FamilyRequest) -> Schedule | None:
     """At most `request.max_activations`; as many as 1F1B where absent, v for each of p."""
     if request.virtual_stages == 2:
         return adaptive_order(request)
     placement = place(request)
     asked = request.max_activations or placement.num_stages
-    costs = limited_costs(request, placement, max_activations=asked)
-    fitting = int(activations_that_fit(costs.memory, placement).min())
+    costs = family.limited_costs(request, placement, max_activations=asked)
+    fitting = int(family.activations_that_fit(costs.memory, placement).min())
     for blocks in (_dense_blocks(placement, fitting), _sparse_blocks(placement, fitting)):
         orders = [partial(_without_weight_grads, block) for block in blocks]
         best = best_of(orders, placement, costs, num_microbatches=request.num_microbatches)
         if best is not None:
             return best
-    return least_of(request, placement)
+    return family.least_of(request, placement)
 
 
 def _dense_blocks(placement: Placement, max_activations: int) -> list[BuildingBlock]:
@@ -88,7 +77,7 @@ def _without_weight_grads(block: BuildingBlock, num_microbatches: int) -> Schedu
     return drop_weight_grads(repeat(block, num_microbatches))
 
 
-WAVE = Family(
+WAVE = family.Family(
     name="wave",
     summary="v chunks per rank, the direction flipping after each: V repeated, any limit",
     source="placement of Hanayo, Liu et al., SC 2023; orders of our own",
@@ -125,7 +114,7 @@ _FIRST: Final = 2**30
 _JUDGED: Final = 4  # times p microbatches, by which rules for more are chosen
 
 
-def order_by_rules(request: FamilyRequest) -> Schedule:
+def order_by_rules(request: family.FamilyRequest) -> Schedule:
     """By the rule whose order is shortest; of long steps by that or the first."""
     costs = request.costs or ScheduleCosts.of(place(request))
     few = min(request.num_microbatches, _JUDGED * request.num_ranks)
@@ -139,7 +128,7 @@ def order_by_rules(request: FamilyRequest) -> Schedule:
 
 
 def _ruled(
-    request: FamilyRequest,
+    request: family.FamilyRequest,
     costs: ScheduleCosts,
     rule: Callable[[ActionKind, int, int], int],
     num_microbatches: int,
@@ -162,7 +151,7 @@ def _ruled(
     )
 
 
-HANAYO = Family(
+HANAYO = family.Family(
     name="hanayo",
     summary="1F1B along waves, whole backwards, less bubble the more waves",
     source="Liu et al., Hanayo, SC 2023",

@@ -14,14 +14,7 @@ import numpy as np
 
 from trainwright._native import _core
 from trainwright.plans.schedule import ActionKind, Schedule, ScheduleCosts
-from trainwright.scheduling.families.family import (
-    Family,
-    Searched,
-    Steady,
-    limited_costs,
-    one_chunk,
-    within_forwards,
-)
+from trainwright.scheduling.families import family
 from trainwright.scheduling.orders import actions, by_time, one_after_another
 from trainwright.scheduling.simulate import native_costs, native_memory
 from trainwright.scheduling.weight_grads import polish
@@ -30,28 +23,27 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from trainwright.plans.schedule import Actions
-    from trainwright.scheduling.families.family import FamilyRequest
 
 SOURCE = "Qi et al., Zero Bubble Pipeline Parallelism, ICLR 2024"
 
 
-def h1_order(request: FamilyRequest) -> Schedule:
+def h1_order(request: family.FamilyRequest) -> Schedule:
     """1F1B; W of microbatch j - r directly after I of microbatch j on rank r."""
     p, m = request.num_ranks, request.num_microbatches
     orders = [
         _order(rank, m, warm_up=p - 1 - rank, lag=rank, gradient_first=False) for rank in range(p)
     ]
-    return Schedule.of_ranks(orders, placement=one_chunk(request), num_microbatches=m)
+    return Schedule.of_ranks(orders, placement=family.one_chunk(request), num_microbatches=m)
 
 
-def h2_order(request: FamilyRequest) -> Schedule:
+def h2_order(request: family.FamilyRequest) -> Schedule:
     """2(p-r)-1 forwards first; then I, from the 2r-th on a W, and a forward, in turn."""
     p, m = request.num_ranks, request.num_microbatches
     orders = [
         _order(rank, m, warm_up=2 * (p - rank) - 1, lag=2 * rank, gradient_first=True)
         for rank in range(p)
     ]
-    return Schedule.of_ranks(orders, placement=one_chunk(request), num_microbatches=m)
+    return Schedule.of_ranks(orders, placement=family.one_chunk(request), num_microbatches=m)
 
 
 def _order(
@@ -72,32 +64,32 @@ def _order(
     return by_time(rows, np.concatenate([forward, input_grad, weight_grad]))
 
 
-ZB_H1 = Family(
+ZB_H1 = family.Family(
     name="zb-h1",
     summary="1F1B with delayed weight gradients: a third of the bubble at p activations",
     source=SOURCE,
-    place=one_chunk,
+    place=family.one_chunk,
     order=h1_order,
     splits_backward=True,
-    steady=Steady(5, 1, 2),  # at most p in flight on every rank
+    steady=family.Steady(5, 1, 2),  # at most p in flight on every rank
     planned=True,
-    searched=Searched.ALWAYS,
+    searched=family.Searched.ALWAYS,
     warm_up=lambda ranks: ranks,
     weight_grad_lag=1,
     tried=True,
     on_chips=True,
     switches=("enable_zbh1_pipeline", "enable_zbh1_exact_pipeline"),
 )
-ZB_H2 = Family(
+ZB_H2 = family.Family(
     name="zb-h2",
     summary="no bubble for equal times, at 2p-1 activations",
     source=SOURCE,
-    place=one_chunk,
+    place=family.one_chunk,
     order=h2_order,
     splits_backward=True,
-    steady=Steady(8, 2, 3),
+    steady=family.Steady(8, 2, 3),
     planned=True,
-    searched=Searched.ALWAYS,
+    searched=family.Searched.ALWAYS,
     warm_up=lambda ranks: 2 * ranks - 1,
     weight_grad_lag=2,
 )
@@ -110,23 +102,23 @@ ZB_H2 = Family(
 # and limits per rank throughout.
 
 
-def one_p_order(request: FamilyRequest) -> Schedule | None:
+def one_p_order(request: family.FamilyRequest) -> Schedule | None:
     """At most what p forwards hold, unless the request counts activations itself."""
     return _best_variant(request, max_activations=request.num_ranks)
 
 
-def two_p_order(request: FamilyRequest) -> Schedule | None:
+def two_p_order(request: family.FamilyRequest) -> Schedule | None:
     """At most what 2p forwards hold, unless the request counts activations itself."""
     return _best_variant(request, max_activations=2 * request.num_ranks)
 
 
-def _best_variant(request: FamilyRequest, *, max_activations: int) -> Schedule | None:
-    placement = one_chunk(request)
+def _best_variant(request: family.FamilyRequest, *, max_activations: int) -> Schedule | None:
+    placement = family.one_chunk(request)
     if request.max_activations is not None:
-        costs = limited_costs(request, placement, max_activations=request.max_activations)
+        costs = family.limited_costs(request, placement, max_activations=request.max_activations)
     else:
         costs = request.costs or ScheduleCosts.of(placement)
-        costs = within_forwards(costs, placement, max_activations)
+        costs = family.within_forwards(costs, placement, max_activations)
     times, memory = native_costs(costs), native_memory(costs.memory)
     variants = [
         _core.zero_bubble_orders(
@@ -153,21 +145,21 @@ def _best_variant(request: FamilyRequest, *, max_activations: int) -> Schedule |
     return polish(schedule, costs)
 
 
-ZB_1P = Family(
+ZB_1P = family.Family(
     name="zb-1p",
     summary="zero-bubble heuristic within the memory of 1F1B",
     source=SOURCE,
-    place=one_chunk,
+    place=family.one_chunk,
     order=one_p_order,
     splits_backward=True,
     obeys_limits=True,
     reads_costs=True,
 )
-ZB_2P = Family(
+ZB_2P = family.Family(
     name="zb-2p",
     summary="zero-bubble heuristic within twice the memory of 1F1B",
     source=SOURCE,
-    place=one_chunk,
+    place=family.one_chunk,
     order=two_p_order,
     splits_backward=True,
     obeys_limits=True,
