@@ -140,6 +140,24 @@ def chain_of_stages(rng, *, num_ranks: int, num_microbatches: int, max_activatio
     }
 
 
+def with_times(x, forward_s, input_grad_s, weight_grad_s):
+    """The chain of stages with other times of its own."""
+    p, total_s = x["num_ranks"], forward_s + input_grad_s + weight_grad_s
+    far = np.arange(2 * p)[: p - 1 : -1]
+    ranks = np.stack((total_s[:p] + total_s[far], forward_s[:p] + forward_s[far]))[:, 1:]
+    ranks = ranks[:, np.argsort(ranks[0])]
+    return x | {
+        "forward_s": forward_s,
+        "input_grad_s": input_grad_s,
+        "weight_grad_s": weight_grad_s,
+        "front_time_s": total_s,
+        "forward_before_s": np.append(0.0, np.cumsum(forward_s)),
+        "input_grad_before_s": np.append(0.0, np.cumsum(input_grad_s)),
+        "rank_time_s": ranks[0],
+        "rank_forward_s": np.maximum.accumulate(ranks[1]),
+    }
+
+
 def with_bytes(x, rng, *, microbatches: float):
     """The chain of stages with room for so many microbatches on each rank, and for one at least.
 

@@ -11,6 +11,8 @@ namespace {
 
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 constexpr double kBelowOne = 1 - 1e-12;  // sums of floats may round
+// Microbatches for each rank up to which paths through it are looked at: of more its work counts.
+constexpr int64_t kPathsWithin = 4;
 
 struct Points {
   double time_s = kInfinite;
@@ -39,6 +41,11 @@ struct Waits {
   double slowest_far_s = 0;
   double near_forward_s = 0, forward_s = 0, near_back_s = 0, backward_s = 0;
   double near_weight_s = 0, far_weight_s = 0, tail_s = 0, optimizer_s = 0;
+  double far_head_s = 0, over_s = 0;  // until the first far forward; between both of a microbatch
+  // The longest stages, at least: forwards and back on near chunks before, either way on the far
+  // chunks behind, forwards and back on those of the ranks within.
+  double outer_pace_s = 0, outer_back_s = 0, behind_pace_s = 0;
+  double inner_forward_s = 0, inner_back_s = 0;
   double near_freed = 0, far_freed = 0;  // bytes, by an input gradient at most
   double most_far = kInfinite;  // forwards of the far chunk that can start before any goes back
 };
@@ -62,6 +69,68 @@ struct Wanted {
   double most_s = kInfinite;
   double below_s = kInfinite;
   bool is_any = false;
+};
+
+// The longest of so many stages that a chain's first layers are cut into, at least; seconds before
+// each layer.
+class LongestOfFirst {
+ public:
+  LongestOfFirst() = default;
+  LongestOfFirst(std::span<const double> before_s, int64_t num_stages, bool is_from_end)
+      : size_(static_cast<int64_t>(before_s.size())) {
+    const auto length_s = [&](int64_t first, int64_t after) {
+      const int64_t last = size_ - 1;
+      return is_from_end ? before_s[last - first] - before_s[last - after]
+                         : before_s[after] - before_s[first];
+    };
+    least_.assign(num_stages + 1, std::vector<double>(size_, kInfinite));
+    least_[0][0] = 0;
+    for (int64_t k = 0; k < num_stages; ++k) {
+      for (int64_t after = k + 1; after < size_; ++after) {
+        double& least_s = least_[k + 1][after];
+        for (int64_t first = after - 1; first >= k; --first) {
+          const double own_s = length_s(first, after);
+          if (own_s >= least_s) break;
+          least_s = std::min(least_s, std::max(least_[k][first], own_s));
+        }
+      }
+    }
+  }
+  double least_s(int64_t stages, int64_t layers) const { return least_[stages][layers]; }
+
+ private:
+  int64_t size_ = 0;
+  std::vector<std::vector<double>> least_;
+};
+
+// The longest of so many stages that any layers in a row are cut into, at least: one has no fewer
+// layers than the mean.
+class LongestOfSome {
+ public:
+  LongestOfSome() = default;
+  explicit LongestOfSome(std::span<const double> before_s) : before_s_(before_s) {}
+  double least_s(int64_t first, int64_t after, int64_t stages) {
+    if (stages <= 0) return 0;
+    const int64_t layers = (after - first + stages - 1) / stages;
+    const int64_t size = static_cast<int64_t>(before_s_.size());
+    while (static_cast<int64_t>(of_length_.size()) <= layers) {
+      const int64_t length = static_cast<int64_t>(of_length_.size());
+      std::vector<double> least(static_cast<size_t>(size * size), kInfinite);
+      for (int64_t a = size - 1 - length; a >= 0; --a) {
+        double own_s = kInfinite;
+        for (int64_t b = a + length; b < size; ++b) {
+          own_s = std::min(own_s, before_s_[b] - before_s_[b - length]);
+          least[static_cast<size_t>(a * size + b)] = own_s;
+        }
+      }
+      of_length_.push_back(std::move(least));
+    }
+    return of_length_[layers][static_cast<size_t>(first * size + after)];
+  }
+
+ private:
+  std::span<const double> before_s_;
+  std::vector<std::vector<double>> of_length_;
 };
 
 // The longest rank counts.
@@ -138,6 +207,15 @@ class Peeler {
     reached_.assign(p_, 0.0);
     for (int64_t r = 1; r < p_; ++r) reached_[r] = reached_[r - 1] + x_.transfer_s[r - 1];
     measure_lengths();
+    weighs_paths_ = x_.weighs_ends && x_.num_microbatches <= kPathsWithin * p_;
+    if (weighs_paths_) {
+      near_forwards_ = {x_.forward_before_s, p_, false};
+      near_backs_ = {x_.input_grad_before_s, p_, false};
+      far_forwards_ = {x_.forward_before_s, p_, true};
+      far_backs_ = {x_.input_grad_before_s, p_, true};
+      forwards_ = LongestOfSome(x_.forward_before_s);
+      backs_ = LongestOfSome(x_.input_grad_before_s);
+    }
   }
 
   PeelResult run() {
@@ -366,9 +444,11 @@ class Peeler {
     const double m = static_cast<double>(x_.num_microbatches);
     const double least_s = fastest_s(near) + fastest_s(far);
     if (m * least_s > enough_s) return {};
-    Waits waits = waits_of(r, a, a2, b, near, far);
+    Waits waits = waits_of(r, a, a2, b2, b, near, far);
     double idle_s = wait_s(waits, {});
     if (m * least_s + idle_s > enough_s) return {};
+    if (weighs_paths_ && path_s(waits, fastest_s(near), fastest_s(far), waits.tail_s) > enough_s)
+      return {};
     if (waits.forward_s > 2 * waits.near_forward_s) {
       waits.most_far = most_far(r, a2, b2, waits.first_back_s);
       idle_s = wait_s(waits, {});
@@ -488,12 +568,17 @@ class Peeler {
           const Kept kept{x_.fronts.kept_bytes[i], x_.fronts.kept_bytes[k], room,
                           x_.fronts.time_s[k], x_.fronts.tail_s[i] + x_.fronts.tail_s[k]};
           const double waited_s = work_s - idle_s + wait_s(waits, kept);
-          const double step_s = std::max({work_s, waited_s, kept_s});
+          double at_least_s = work_s;
+          if (weighs_paths_ && waited_s < found.time_s) {
+            const double near_s = x_.fronts.time_s[i], far_s = x_.fronts.time_s[k];
+            at_least_s = std::max(work_s, path_s(waits, near_s, far_s, kept.tail_s));
+          }
+          const double step_s = std::max({at_least_s, waited_s, kept_s});
           if (step_s < found.time_s) {
             found = {step_s, i, k};
             if (wanted.is_any) return found;
           }
-          if (step_s == work_s) break;
+          if (step_s == at_least_s) break;
         }
         // A leaner near chunk takes longer with any other.
         if (found.time_s <= m * (x_.fronts.time_s[i] + x_.fronts.time_s[j]) + idle_s) break;
@@ -512,7 +597,8 @@ class Peeler {
     return found;
   }
 
-  Waits waits_of(int64_t r, int64_t a, int64_t a2, int64_t b, int64_t near, int64_t far) const {
+  Waits waits_of(int64_t r, int64_t a, int64_t a2, int64_t b2, int64_t b, int64_t near,
+                 int64_t far) const {
     const double across_s = reached_[p_ - 1];
     const double behind_forward_s = x_.forward_before_s[size_] - x_.forward_before_s[b];
     const double behind_input_s = x_.input_grad_before_s[size_] - x_.input_grad_before_s[b];
@@ -520,6 +606,16 @@ class Peeler {
     w.head_s = x_.forward_before_s[a] + reached_[r];
     w.turn_s = behind_forward_s + behind_input_s + 2 * reached_[r];
     w.first_back_s = x_.forward_before_s[size_] + across_s * 2 + behind_input_s + reached_[r];
+    w.far_head_s = x_.forward_before_s[b2] + 2 * across_s - reached_[r];
+    w.over_s = x_.forward_before_s[b2] - x_.forward_before_s[a2] + 2 * (across_s - reached_[r]);
+    if (weighs_paths_) {
+      w.outer_pace_s = near_forwards_.least_s(r, a);
+      w.outer_back_s = near_backs_.least_s(r, a);
+      w.behind_pace_s =
+          std::max(far_forwards_.least_s(r, size_ - b), far_backs_.least_s(r, size_ - b));
+      w.inner_forward_s = forwards_.least_s(a2, b2, 2 * (p_ - 1 - r));
+      w.inner_back_s = backs_.least_s(a2, b2, 2 * (p_ - 1 - r));
+    }
     w.through_s =
         x_.input_grad_before_s[b] - x_.input_grad_before_s[a2] + 2 * (across_s - reached_[r]);
     w.reached_end_s = x_.input_grad_before_s[a] + reached_[r] + left_[r][at(a, b)];
@@ -535,6 +631,64 @@ class Peeler {
     w.near_freed = x_.kinds.freed_bytes[near];
     w.far_freed = x_.kinds.freed_bytes[far];
     return w;
+  }
+
+  // How long the step takes by paths through the rank, whatever it holds. The n-th action of a kind
+  // starts no sooner than its first can and n times the longest stage on its way there, and what
+  // follows the n-th but last grows alike. So of the actions that start no sooner than one time and
+  // are followed no shorter than another, all of them run one after the other in between
+  // (`scheduling.bounds`, memory path).
+  double path_s(const Waits& w, double near_s, double far_s, double tail_s) const {
+    const double m = static_cast<double>(x_.num_microbatches);
+    const double near_forward_s = w.near_forward_s, far_forward_s = w.forward_s - w.near_forward_s;
+    const double near_input_s = near_s - near_forward_s - w.near_weight_s;
+    const double far_input_s = far_s - far_forward_s - w.far_weight_s;
+    const double least_far_s = w.backward_s - w.near_back_s - w.far_weight_s;
+    const double back_s = w.first_back_s + w.through_s + (far_input_s - least_far_s);
+    const double turned_s = std::max({w.outer_pace_s, near_forward_s, w.inner_forward_s});
+    const double behind_s = std::max(far_forward_s, w.behind_pace_s);
+    const double home_s = std::max({w.outer_back_s, near_input_s, w.inner_back_s});
+    const double near_end_s = std::max(w.near_weight_s + tail_s, w.reached_end_s);
+    const double far_end_s = w.through_s - least_far_s + near_input_s + near_end_s;
+    const double far_forward_end_s = w.turn_s + far_input_s + far_end_s;
+    const double back_pace_s = std::max({turned_s, behind_s, far_input_s, w.inner_back_s});
+    struct Kind {
+      double work_s, head_s, pace_s, end_s, end_pace_s;
+    };
+    const Kind kinds[] = {
+        {near_forward_s, w.head_s, w.outer_pace_s, w.over_s + far_forward_s + far_forward_end_s,
+         std::max({w.inner_forward_s, behind_s, far_input_s, home_s})},
+        {far_forward_s, w.far_head_s, turned_s, far_forward_end_s,
+         std::max({w.behind_pace_s, far_input_s, home_s})},
+        {far_input_s, w.first_back_s, std::max(turned_s, behind_s), far_end_s, home_s},
+        {near_input_s, back_s, back_pace_s, near_end_s, 0},
+        {w.far_weight_s, w.first_back_s + far_input_s, std::max({turned_s, behind_s, far_input_s}),
+         tail_s, 0},
+        {w.near_weight_s, back_s + near_input_s, std::max(back_pace_s, near_input_s), tail_s, 0}};
+    // How many of each kind, in columns, come before the first of each, or after its last, in rows.
+    constexpr int kKinds = 6;
+    const auto beyond = [](double time_s, double first_s, double pace_s) {
+      if (time_s <= first_s) return 0.0;
+      return pace_s > 0 ? std::ceil((time_s - first_s) / pace_s * kBelowOne) : kInfinite;
+    };
+    double early[kKinds][kKinds], late[kKinds][kKinds];
+    for (int row = 0; row < kKinds; ++row) {
+      for (int one = 0; one < kKinds; ++one) {
+        early[row][one] = m - beyond(kinds[row].head_s, kinds[one].head_s, kinds[one].pace_s);
+        late[row][one] = beyond(kinds[row].end_s, kinds[one].end_s, kinds[one].end_pace_s);
+      }
+    }
+    double most_s = 0;
+    for (int first = 0; first < kKinds; ++first) {
+      for (int last = 0; last < kKinds; ++last) {
+        double work_s = 0;
+        for (int one = 0; one < kKinds; ++one) {
+          work_s += std::max(0.0, early[first][one] - late[last][one]) * kinds[one].work_s;
+        }
+        if (work_s > 0) most_s = std::max(most_s, kinds[first].head_s + work_s + kinds[last].end_s);
+      }
+    }
+    return most_s + w.optimizer_s;
   }
 
   // Idle time of the rank, and what follows its work in the step (`scheduling.bounds`, window).
@@ -625,7 +779,7 @@ class Peeler {
       result.near_point.push_back(own.points.near);
       result.far_point.push_back(own.points.far);
       const double time_s = x_.fronts.time_s[own.points.near] + x_.fronts.time_s[own.points.far];
-      Waits waits = waits_of(r, a, a2, b, own.near, own.far);
+      Waits waits = waits_of(r, a, a2, b2, b, own.near, own.far);
       waits.most_far = most_far(r, a2, b2, waits.first_back_s);
       result.rank_s.push_back(static_cast<double>(x_.num_microbatches) * time_s +
                               wait_s(waits, {}));
@@ -636,8 +790,11 @@ class Peeler {
   }
 
   const PeelProblem& x_;
+  LongestOfFirst near_forwards_, near_backs_, far_forwards_, far_backs_;
+  mutable LongestOfSome forwards_, backs_;
   Aim aim_;
   int64_t p_, size_, most_ = 0;
+  bool weighs_paths_ = false;
   std::vector<double> reached_;  // transfers from rank 0 to each
   std::vector<char> runs_;       // stages by first layer and layer after the last
   std::vector<std::vector<int64_t>> near_lengths_;  // of stages that run, by first layer

@@ -15,8 +15,10 @@
 //
 // Where the ends of a step are weighed, ranks that the last input gradients still pass exchange
 // theirs, too, each as long as its own ways do, and what waits for its weight gradient alone keeps
-// what its input gradient cannot have freed. That holds for every order, but a split that is good
-// for it may wait more in the middle, so where splits are looked for they are not.
+// what its input gradient cannot have freed. Of few microbatches paths through a rank count, too:
+// each kind of its actions waits for the first of them, and for the longest stage on its way. That
+// holds for every order, but a split that is good for it may wait more in the middle; where splits
+// are looked for they are not.
 #pragma once
 
 #include <cstdint>

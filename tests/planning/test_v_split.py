@@ -22,6 +22,7 @@ from peel_cases import (
     stages_of,
     until_near_s,
     with_bytes,
+    with_times,
 )
 from random_cases import cases
 from trainwright._native import _core
@@ -129,6 +130,68 @@ def test_no_order_that_fits_into_bytes_ends_before_the_bound(
     for limit_s in (math.inf, least_s * (1 + 1e-9)):
         found = _core.peel(asked.replace(limit_s=limit_s, kinds=slowest))
         assert found.cost <= least_s * (1 + 1e-9)
+
+
+@cases(60)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    num_ranks=st.integers(2, 5),
+    num_microbatches=st.integers(1, 12),
+    microbatches=st.sampled_from((None, 1.5, 4.0)),
+)
+def test_no_order_ends_before_the_paths_through_a_rank(
+    seed, num_ranks, num_microbatches, microbatches
+):
+    """Of stages far from even, whose lengths keep others waiting."""
+    rng = np.random.default_rng(seed)
+    x = chain_of_stages(
+        rng,
+        num_ranks=num_ranks,
+        num_microbatches=num_microbatches,
+        max_activations=2 * num_microbatches + 1,
+    )
+    lengths = rng.choice((0.1, 1, 1, 4), (3, 2 * num_ranks))
+    own = (x[f"{name}_s"] for name in ("forward", "input_grad", "weight_grad"))
+    x = with_times(x, *(each * length for each, length in zip(own, lengths, strict=True)))
+    x["tail_s"] = rng.uniform(0, 3, 2 * num_ranks) * rng.integers(2)
+    if microbatches is not None:
+        x = with_bytes(x, rng, microbatches=microbatches)
+    least_s = min(drawn_order_s(x, rng) for _ in range(8))
+    usable_bytes = x["usable_bytes"] * (1 + 1e-12)
+    asked = asked_of_peel(x).replace(weighs_ends=True, usable_bytes=usable_bytes)
+    for limit_s in (math.inf, least_s * (1 + 1e-9)):
+        assert _core.peel(asked.replace(limit_s=limit_s)).cost <= least_s * (1 + 1e-9)
+
+
+def of_three_ranks(num_microbatches, forward_s, input_grad_s, weight_grad_s):
+    """With places for all microbatches, and transfers that take no time."""
+    x = chain_of_stages(
+        np.random.default_rng(0),
+        num_ranks=3,
+        num_microbatches=num_microbatches,
+        max_activations=2 * num_microbatches + 1,
+    )
+    own = (np.array(each, np.float64) for each in (forward_s, input_grad_s, weight_grad_s))
+    return asked_of_peel(with_times(x, *own) | {"transfer_s": np.zeros(2)})
+
+
+def test_all_backwards_of_a_near_chunk_follow_the_first_that_returns():
+    # Rank 0: 4.2 seconds there and 4.1 back, then two input and weight gradients of two each.
+    forward_s, back_s = [0.1, 1, 1, 1, 1, 0.1], [2, 1, 1, 1, 1, 0.1]
+    asked = of_three_ranks(2, forward_s, back_s, [2, 0.1, 0.1, 0.1, 0.1, 0.1])
+    assert _core.peel(asked).cost < 4.2 + 4.1 + 2 * 4
+    found = _core.peel(asked.replace(weighs_ends=True))
+    assert found.cost == pytest.approx(4.2 + 4.1 + 2 * 4)
+
+
+def test_a_long_stage_keeps_those_after_it_waiting():
+    # Rank 1 starts after two seconds, and every two more forwards reach it. After five, when the
+    # first comes to its far chunk, six near forwards, 8 far ones and all gradients are left.
+    back_s = [0.1, 2, 0.1, 0.1, 2, 0.1]
+    asked = of_three_ranks(8, [2, 1, 1, 1, 1, 0.1], back_s, back_s)
+    assert _core.peel(asked).cost == pytest.approx(2 + 8 * 10)
+    paced = _core.peel(asked.replace(weighs_ends=True))
+    assert paced.cost == pytest.approx(5 + 6 + 8 * 9)
 
 
 def test_what_waits_for_its_weight_gradient_alone_takes_room_until_the_end():
