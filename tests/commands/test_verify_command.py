@@ -128,7 +128,7 @@ def test_a_dry_run_is_held_against_the_account_of_what_it_runs(monkeypatch):
         asked.append(list(predicted))
         return Check(level=2, name="memory", outcome=Outcome.PASS, detail="")
 
-    monkeypatch.setattr("trainwright.commands.verify.dry_run_check", held)
+    monkeypatch.setattr("trainwright.lab.verify_runs.dry_run_check", held)
     assert Check in {type(each) for each in trainwright.verify(plan, dry_run=True).document.checks}
     ((first, second),) = asked
     assert max(first, second) == plan.document.allocated_bytes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 
 import pytest
 
@@ -38,6 +39,18 @@ def test_items_are_drawn_no_further_ahead_than_asked(pool: Serial | LocalPool) -
         taken.append(result)  # noqa: PERF402 - items look at it
     assert taken == [2.0**i for i in range(6)]
     assert max(lead) < 2
+
+
+def test_a_worker_that_cannot_be_started_is_one_that_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where another ends meanwhile, and its pool closes the pipes of all."""
+
+    def start(*_: object) -> None:
+        raise OSError("handle is closed")
+
+    monkeypatch.setattr(ProcessPoolExecutor, "submit", start)
+    with LocalPool(workers=2).crew() as crew, pytest.raises(BrokenExecutor, match="handle is"):
+        assert crew is not None
+        crew.hand(abs, -1)
 
 
 def test_executors_are_named_as_users_write_them() -> None:

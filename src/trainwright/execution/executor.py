@@ -168,11 +168,16 @@ def _submit(
 ) -> Future[Result]:
     """Hand work to the pool; a process that is started for it never hears Ctrl-C.
 
-    From its first moment on, for what is blocked here is blocked in what is started here.
+    From its first moment on, for what is blocked here is blocked in what is started here. Raises
+    `BrokenExecutor` where none can be started: a worker that ends just then closes pipes of others.
     """
     held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         return pool.submit(work, item)
+    except OSError as error:
+        from concurrent.futures import BrokenExecutor
+
+        raise BrokenExecutor(f"no worker can be started: {error}") from error
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, held)
 
