@@ -92,8 +92,12 @@ def asked(x) -> _core.PeelProblem:
     )
 
 
-def chain_of_stages(rng, *, num_ranks: int, num_microbatches: int, max_activations: int):
+def chain_of_stages(
+    rng, *, num_ranks: int, num_microbatches: int, max_activations: int | None = None
+):
     """A peel of 2p layers, each of which is a stage, with so many places and plenty of memory.
+
+    Where no number is given there are places for all microbatches.
 
     Chunks near the end take longer than those near the beginning, so that they are worth waiting
     for.
@@ -112,7 +116,7 @@ def chain_of_stages(rng, *, num_ranks: int, num_microbatches: int, max_activatio
     return {
         "num_ranks": num_ranks,
         "num_microbatches": num_microbatches,
-        "max_activations": max_activations,
+        "max_activations": max_activations or 2 * num_microbatches + 1,
         "usable_bytes": 1e9,
         "gathered_share": 0.0,
         "floor_s": 0.0,

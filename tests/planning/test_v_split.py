@@ -115,12 +115,7 @@ def test_no_order_that_fits_into_bytes_ends_before_the_bound(
     seed, num_ranks, num_microbatches, microbatches
 ):
     rng = np.random.default_rng(seed)
-    x = chain_of_stages(
-        rng,
-        num_ranks=num_ranks,
-        num_microbatches=num_microbatches,
-        max_activations=2 * num_microbatches + 1,
-    )
+    x = chain_of_stages(rng, num_ranks=num_ranks, num_microbatches=num_microbatches)
     x = with_bytes(x, rng, microbatches=microbatches)
     x["tail_s"] = rng.uniform(0, 3, 2 * num_ranks)
     least_s = min(drawn_order_s(x, rng) for _ in range(6))
@@ -144,12 +139,7 @@ def test_no_order_ends_before_the_paths_through_a_rank(
 ):
     """Of stages far from even, whose lengths keep others waiting."""
     rng = np.random.default_rng(seed)
-    x = chain_of_stages(
-        rng,
-        num_ranks=num_ranks,
-        num_microbatches=num_microbatches,
-        max_activations=2 * num_microbatches + 1,
-    )
+    x = chain_of_stages(rng, num_ranks=num_ranks, num_microbatches=num_microbatches)
     lengths = rng.choice((0.1, 1, 1, 4), (3, 2 * num_ranks))
     own = (x[f"{name}_s"] for name in ("forward", "input_grad", "weight_grad"))
     x = with_times(x, *(each * length for each, length in zip(own, lengths, strict=True)))
@@ -165,12 +155,7 @@ def test_no_order_ends_before_the_paths_through_a_rank(
 
 def of_three_ranks(num_microbatches, forward_s, input_grad_s, weight_grad_s):
     """With places for all microbatches, and transfers that take no time."""
-    x = chain_of_stages(
-        np.random.default_rng(0),
-        num_ranks=3,
-        num_microbatches=num_microbatches,
-        max_activations=2 * num_microbatches + 1,
-    )
+    x = chain_of_stages(np.random.default_rng(0), num_ranks=3, num_microbatches=num_microbatches)
     own = (np.array(each, np.float64) for each in (forward_s, input_grad_s, weight_grad_s))
     return asked_of_peel(with_times(x, *own) | {"transfer_s": np.zeros(2)})
 
