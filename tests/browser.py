@@ -107,9 +107,10 @@ class Browser:
         self.wait_until("document.documentElement?.dataset.ready === 'yes'")
 
     def prefer(self, *, dark: bool) -> None:
-        """A screen, and a reader who wants it light or dark."""
+        """A screen, and a reader who wants it light or dark, and nothing to fade on the way."""
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.call("Emulation.setEmulatedMedia", media="", features=[scheme])
+        still = {"name": "prefers-reduced-motion", "value": "reduce"}
+        self.call("Emulation.setEmulatedMedia", media="", features=[scheme, still])
 
     def wait_until(self, condition: str) -> None:
         """Wait until an expression in the page is true."""
