@@ -103,6 +103,7 @@ def test_each_type_of_layers_has_its_own_number(write):
         (None, sizes(layertype_0={"2048": {"parameter_size": 0}}), "parameter_size: must be > 0"),
         ({"layertype_0_bsz1_seq2048": 1.0}, None, "layertype_other_bsz1_seq2048: required"),
         ({"layertype_0_bsz1_seq2048": -1.0}, None, "must be milliseconds >= 0"),
+        (None, {"1_1_8": {}}, "layertype_0: required field is missing"),
         ({"layertype_0": 4.0}, None, "must have keys such as layertype_0_bsz1_seq4096"),
     ],
 )
@@ -115,6 +116,34 @@ def test_what_is_wrong_is_named(write, first, second, told):
 def test_layers_measured_in_parts_are_refused(write):
     with pytest.raises(UnsupportedFeature, match="profile whole layers"):
         read_galvatron(write({"layertype_0_bsz1_seq4096_mlp": 3.0}))
+
+
+@pytest.mark.parametrize("part", ["attention", "mlp"])
+def test_a_file_named_for_a_part_is_refused_though_its_keys_are_those_of_whole_layers(write, part):
+    folder = write()
+    for file in sorted(folder.iterdir()):
+        file.rename(file.with_stem(f"{file.stem}_{part}"))
+    with pytest.raises(UnsupportedFeature, match="profile whole layers"):
+        read_galvatron(folder)
+
+
+def test_types_of_layers_with_lengths_of_their_own_are_refused(write):
+    table = times() | {"layertype_other_bsz1_seq[512,512]": 4.0}
+    with pytest.raises(UnsupportedFeature, match="lengths of their own"):
+        read_galvatron(write(table))
+
+
+def test_what_is_no_layer_may_be_numbered(write):
+    plain = read_galvatron(write())
+    named = {key.replace("_other_", "_other_0_"): ms for key, ms in times().items()}
+    assert read_galvatron(write(named)) == plain
+
+
+def test_a_length_without_memory_is_left_out_and_told(write):
+    plain, _ = read_galvatron(write())
+    file, told = read_galvatron(write(times() | times(length=4096) | times(length=8192)))
+    assert file == plain
+    assert "sequence length 4096, 8192 has no entry in the table of memory" in told[0]
 
 
 def test_a_table_alone_misses_the_other(write):

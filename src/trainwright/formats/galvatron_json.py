@@ -6,7 +6,8 @@ Parallelism*, VLDB 2022. A model is two files of one ending, such as
 other. Times are milliseconds, sizes 2^20 bytes, both of one sequence:
 
     layertype_K_bszB_seqS      forward of a layer of type K in microbatches of B sequences
-    layertype_other_bszB_seqS  forward of all that is no layer: embedding and head, half each
+    layertype_other_bszB_seqS  forward of all that is no layer: embedding and head, half each;
+                               some releases write `layertype_other_0`
     layertype_K[S]             `parameter_size` P at 32 bit, and by tensor degree what a layer
                                keeps; under "checkpoint" its input, which is what stages send
     other_memory_pp_on_first,  of the embedding and of the head: `model_states` (which are 4 P) and
@@ -16,6 +17,9 @@ Galvatron takes a backward for two forwards, and so does this reader: one for ea
 is 4 P: under 16 bit half of P each for weights and gradients and 3 P for the optimizer, else P, P
 and 2 P. Times are measured without tensor parallelism only, and at other degrees Galvatron divides
 them; that is no measurement, so the profile has degree 1.
+
+The tables may speak of different sequence lengths; a point is one that both have. A file whose name
+ends in `_attention` or `_mlp` has half of each layer under the keys of a whole one.
 
 The files do not say how many layers the model has. `model_config.n_layers` in the memory file does,
 a number or one for each type, as in the files of Galvatron's visualizer.
@@ -44,8 +48,12 @@ from trainwright.units import MIB
 _TIMES, _SIZES = "computation_profiling_", "memory_profiling_"
 _HALF: Final = ("bf16", "fp16")
 _PRECISIONS: Final = (*_HALF, "fp32")
-_TIME_KEY: Final = re.compile(r"layertype_(?P<kind>\d+|other)_bsz(?P<size>\d+)_seq(?P<length>\d+)")
+_TIME_KEY: Final = re.compile(
+    r"layertype_(?:(?P<kind>\d+)|other(?:_0)?)_bsz(?P<size>\d+)_seq(?P<length>\d+)"
+)
 _BY_PART: Final = re.compile(r"layertype_.*_(attention|mlp)")
+_PARTS: Final = ("_attention", "_mlp")
+_BY_LENGTHS: Final = re.compile(r"layertype_.*_seq\[.*")
 _ALONE, _CHECKPOINT = "1", "checkpoint"
 _MEMORY_KEYS: Final = ("other_memory_pp_on_first", "other_memory_pp_on_last", "model_config")
 
@@ -92,8 +100,11 @@ def read_galvatron(path: Path) -> tuple[ProfileFile, tuple[str, ...]]:
     if text.faults:
         raise InvalidInput(in_document_order(text.faults, text.value), source=str(sizes_file))
     counts = _num_layers(text.value, source=str(sizes_file))
+    lengths = _lengths(text.value)
+    shared = {at: ms for at, ms in times.items() if at[1] in lengths}
     points = []
-    for (size, length), forward_ms in sorted(times.items()):
+    # where no length is shared the first is looked for, and its entry is missed by name
+    for (size, length), forward_ms in sorted((shared or times).items()):
         kinds = _kinds(text.value, length, len(counts), source=str(sizes_file))
         missing = [f"layertype_{k}" for k in (*range(len(counts)), "other") if k not in forward_ms]
         if missing:
@@ -110,7 +121,8 @@ def read_galvatron(path: Path) -> tuple[ProfileFile, tuple[str, ...]]:
         ]
         points.append(_point(chain, size, length, precision, times_file.name))
     record = profile_json.ProfileRecord(kind="profile", format_version=1, points=tuple(points))
-    return profile_json.from_record(record), tuple(_left_open(text.value))
+    unsized = {length for _, length in times} - lengths
+    return profile_json.from_record(record), tuple(_left_open(text.value, unsized))
 
 
 def _both(path: Path) -> tuple[Path, Path]:
@@ -140,10 +152,16 @@ def _times(path: Path) -> dict[tuple[int, int], dict[int | str, float]]:
     found: dict[tuple[int, int], dict[int | str, float]] = {}
     faults = list(in_document_order(text.faults, text.value))
     for key, value in text.value.items():
-        if _BY_PART.fullmatch(key):
+        if _BY_PART.fullmatch(key) or path.stem.endswith(_PARTS):
             raise UnsupportedFeature(
                 f"{path.name}: {key}: layers measured in parts are not put together here",
-                alternative="profile whole layers (Galvatron's granularity together)",
+                alternative="profile whole layers (Galvatron's profile unit all)",
+            )
+        if _BY_LENGTHS.fullmatch(key):
+            raise UnsupportedFeature(
+                f"{path.name}: {key}: types of layers with lengths of their own are not put "
+                "together here",
+                alternative="profile a model whose layers see one sequence length",
             )
         named = _TIME_KEY.fullmatch(key)
         if named is None:
@@ -154,9 +172,8 @@ def _times(path: Path) -> dict[tuple[int, int], dict[int | str, float]]:
         elif not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < 1e12:
             faults.append(Fault(key, f"must be milliseconds >= 0, got {show_typed(value)}"))
         else:
-            kind = named["kind"]
             own = found.setdefault((size, length), {})
-            own[kind if kind == "other" else int(kind)] = float(value)
+            own["other" if named["kind"] is None else int(named["kind"])] = float(value)
     if not found and not faults:
         problem = "must have keys such as layertype_0_bsz1_seq4096"
         faults.append(Fault("document", f"{problem}; older tables do not state the length"))
@@ -171,6 +188,8 @@ def _num_layers(value: Mapping[str, Any], *, source: str) -> tuple[int, ...]:
     stated = config.get("n_layers") if isinstance(config, dict) else None
     counts = stated if isinstance(stated, list) else [stated]
     kinds = len({key.removesuffix("_sp") for key in value if key.startswith("layertype_")})
+    if not kinds:
+        raise InvalidInput.of("layertype_0", "required field is missing", source=source)
     is_sound = all(type(n) is int and 1 <= n <= LARGEST_COUNT for n in counts)
     if not is_sound or len(counts) != kinds:
         example = '"model_config": {"n_layers": 32}'
@@ -179,6 +198,16 @@ def _num_layers(value: Mapping[str, Any], *, source: str) -> tuple[int, ...]:
         problem = f"{wanted}, got {got}; Galvatron's tables do not state it, so add it"
         raise InvalidInput.of("model_config.n_layers", problem, source=source)
     return tuple(counts)
+
+
+def _lengths(value: Mapping[str, Any]) -> set[int]:
+    """The sequence lengths of which every part of the memory table has an entry."""
+    parts = (
+        {int(length) for length in own if length.isdecimal()}
+        for key, own in value.items()
+        if key.startswith(("layertype_", *_MEMORY_KEYS[:2])) and isinstance(own, dict)
+    )
+    return set.intersection(*found) if (found := list(parts)) else set()
 
 
 def _kinds(value: Mapping[str, Any], length: int, count: int, *, source: str) -> list[_Kind]:
@@ -304,7 +333,10 @@ def _options(
         yield option(_CHECKPOINT, Recompute.FULL, kind.input_bytes, forward_s)
 
 
-def _left_open(sizes: Mapping[str, Any]) -> Iterator[str]:
+def _left_open(sizes: Mapping[str, Any], unsized: set[int]) -> Iterator[str]:
+    if unsized:
+        shown = ", ".join(map(str, sorted(unsized)))
+        yield f"Galvatron: sequence length {shown} has no entry in the table of memory, left out"
     degrees = {
         degree
         for key, by_length in sizes.items()
