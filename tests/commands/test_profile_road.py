@@ -176,6 +176,36 @@ def test_a_plan_without_recomputation_is_a_run_that_costs_the_same(roads):
     assert compared.document.same_model
 
 
+def test_blocks_may_have_to_recompute_though_the_ends_offer_nothing_of_the_kind(roads):
+    config, profile, cluster = roads
+    asked = {"cluster": cluster, "global_batch": 16, "tp": 1, "micro_batch": 2, "top": 0}
+    told = plan(config, sequence=1024, cp=1, calibration="none", recompute="full", **asked).document
+    known = plan(profile, recompute="full", **asked).document
+    assert known.step_time_s == pytest.approx(told.step_time_s, rel=1e-12)
+    assert known.lower_bound_s == pytest.approx(told.lower_bound_s, rel=1e-9)
+    assert sum(stage.num_recomputed for stage in known.stages) == 6
+    with pytest.raises(InvalidInput, match="recompute: must leave every layer"):
+        plan(profile, recompute="selective", **asked)
+
+
+def test_a_sequence_length_chooses_among_points_that_differ_in_it(roads, tmp_path):
+    _, profile, cluster = roads
+    content = json.loads(profile.read_text())
+    longer = json.loads(profile.read_text())["points"]
+    for point in longer:
+        point["point"]["sequence_length"] = 2048
+    content["points"] += longer
+    both = tmp_path / "both.json"
+    both.write_text(json.dumps(content))
+    asked = {"cluster": cluster, "global_batch": 16, "recompute": "none", "top": 0}
+    alone, chosen = plan(profile, **asked), plan(both, sequence=1024, **asked)
+    assert chosen.document.step_time_s == alone.document.step_time_s
+    with pytest.raises(InvalidInput, match="--sequence takes those of one of 1024, 2048"):
+        plan(both, **asked)
+    chosen.save(tmp_path / "plan.json")
+    assert explain(tmp_path / "plan.json").document.step_time_s == alone.document.step_time_s
+
+
 SPACE = {"tp": "..2", "micro_batch": "..2", "recompute": "none,full", "schedule": "1f1b"}
 GOAL = {"tokens": 1e9, "price": 2.0, "objective": "cost", "pareto": "step-time,cost"}
 

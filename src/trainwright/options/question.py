@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import compress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from trainwright.cluster import Accelerator, Cluster
@@ -217,8 +218,12 @@ def trained_in(given: Embedded, *, sequence: int | None, excluded: Iterable[str]
 def measured_by(
     profiles: Sequence[Profile], *, sequence: int | None, excluded: Iterable[str] = ()
 ) -> MeasuredModel:
-    """Profiles of a file as the options leave them; raises `InvalidInput` naming options."""
-    found = measured_model(profiles)
+    """Profiles of a file as the options leave them; raises `InvalidInput` naming options.
+
+    Of points that differ in it, those of the sequence length are taken.
+    """
+    known = [sequence in (None, each.point.sequence_length) for each in profiles]
+    found = measured_model([*compress(profiles, known)] or profiles)
     if sequence is not None:
         found = found.with_sequence(sequence)
     return found.without(names) if (names := frozenset(excluded)) else found

@@ -160,14 +160,14 @@ class MeasuredModel:
         """
         (degree,) = point.tensor_parallel
         found = self.offered.get((point.microbatch_size or 1, degree))
-        if found is None or not _runs_in(found.costs, set(map(Recompute, point.recompute))):
+        modes = frozenset(map(Recompute, point.recompute))
+        if found is None or not _runs_in(found.costs, modes):
             raise UnsupportedFeature(
                 f"the profile has no costs for {point.microbatch_size} sequences per microbatch "
                 f"at tensor degree {degree}",
                 alternative="plan within what was measured",
             )
-        rows = [mode in point.recompute for mode in found.costs.recompute]
-        return found if all(rows) else with_rows(found, np.flatnonzero(rows))
+        return in_modes(found, modes)
 
     def without(self, excluded: Collection[str]) -> MeasuredModel:
         """The options of these ids left out; raises `InvalidInput` where none is left anywhere."""
@@ -232,7 +232,7 @@ def measured_model(profiles: Sequence[Profile]) -> MeasuredModel:
             if (size, degree) in offered:
                 problem = (
                     f"must say which of the points to plan: more than one has tensor degree "
-                    f"{degree} for microbatches of {size}"
+                    f"{degree} for microbatches of {size}{_lengths_in_words(profiles)}"
                 )
                 raise InvalidInput.of("point", problem)
             offered[size, degree] = _at_degree(chain, np.flatnonzero(rows), degree, assumptions)
@@ -291,8 +291,16 @@ def _disagreements(found: MeasuredModel) -> Iterator[Fault]:
             yield Fault("point", "must say which to plan: the points are not of the same layers")
             return
         if profile.point.sequence_length != first.point.sequence_length:
-            yield Fault("point", "must say which to plan: the points differ in sequence length")
+            problem = "must say which to plan: the points differ in sequence length"
+            yield Fault("point", problem + _lengths_in_words(found.offered.values()))
             return
+
+
+def _lengths_in_words(profiles: Iterable[Profile]) -> str:
+    """The option that tells points apart that were taken at several sequence lengths."""
+    lengths = sorted({each.point.sequence_length or 0 for each in profiles} - {0})
+    known = ", ".join(map(str, lengths))
+    return f"; --sequence takes those of one of {known}" if len(lengths) > 1 else ""
 
 
 # The graph of a file as a chain
@@ -584,13 +592,29 @@ def with_rows(profile: Profile, kept: Rows) -> Profile:
     return replace(profile, costs=_taken(costs, rows, None))
 
 
+def in_modes(profile: Profile, modes: Collection[Recompute]) -> Profile:
+    """The profile with the options of some modes, of which every class has one."""
+    rows = _rows_in(profile.costs, modes)
+    return profile if rows.all() else with_rows(profile, np.flatnonzero(rows))
+
+
+def _rows_in(costs: CostTable, modes: Collection[Recompute]) -> NDArray[np.bool_]:
+    """Which options run in one of the modes: what has nothing to recompute runs in every mode."""
+    plain = np.array([mode is Recompute.NONE for mode in costs.recompute])
+    starts, counts = costs.class_offsets[:-1], np.diff(costs.class_offsets)
+    only_plain: NDArray[np.bool_] = np.repeat(np.logical_and.reduceat(plain, starts), counts)
+    return only_plain | np.array([mode in modes for mode in costs.recompute], dtype=np.bool_)
+
+
 def _serves_all(costs: CostTable, rows: Sequence[bool] | NDArray[np.bool_]) -> bool:
     """Whether every class has one of the rows."""
     return bool(np.logical_or.reduceat(np.asarray(rows), costs.class_offsets[:-1]).all())
 
 
 def _runs_in(costs: CostTable, modes: Collection[Recompute]) -> bool:
-    return _serves_all(costs, [mode in modes for mode in costs.recompute])
+    """Whether every class has an option in the modes, one of them because it was asked for."""
+    asked = any(mode in modes for mode in costs.recompute)
+    return asked and _serves_all(costs, _rows_in(costs, modes))
 
 
 def _at_degree(profile: Profile, rows: Rows, degree: int, notes: dict[str, str]) -> Profile:

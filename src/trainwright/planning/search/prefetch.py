@@ -55,7 +55,7 @@ from trainwright.planning.splits.types import (
     best_family_split,
 )
 from trainwright.profile import Profile, ProfileSource, Recompute
-from trainwright.profile.measured_model import MeasuredModel, with_rows
+from trainwright.profile.measured_model import MeasuredModel, in_modes
 from trainwright.scheduling.families import family_named
 from trainwright.step.pipeline import slices_of
 from trainwright.step.stages import (
@@ -128,7 +128,9 @@ class Shelf:
             if known is None:
                 self.made[point] = estimate_profile(self.estimator, self.question, point)
             else:
-                self.made[point] = _in_modes(known, self.question.allowed.recompute)
+                modes = self.question.allowed.recompute
+                place = replace(known.point, recompute=tuple(map(str, modes)))
+                self.made[point] = replace(in_modes(known, modes), point=place)
         return self.made[point]
 
     def work(self, point: Point) -> PointWork:
@@ -250,15 +252,6 @@ def _layers_of(question: ModelQuestion) -> ModelQuestion:
     """
     alike = Allowed(recompute=(Recompute.NONE,))  # which every other setting goes with
     return replace(question, allowed=alike, cluster=question.cluster.with_memory(GIB))
-
-
-def _in_modes(profile: Profile, modes: tuple[Recompute, ...]) -> Profile:
-    """An estimate with some of its modes; a class that has one option has it in all of them."""
-    costs = profile.costs
-    counts = np.repeat(np.diff(costs.class_offsets), np.diff(costs.class_offsets))
-    kept = [n == 1 or mode in modes for n, mode in zip(counts, costs.recompute, strict=True)]
-    point = replace(profile.point, recompute=tuple(map(str, modes)))
-    return replace(with_rows(profile, np.flatnonzero(kept)), point=point)
 
 
 def _fingerprint(profile: Profile) -> bytes:
