@@ -22,6 +22,7 @@ import exhaustive_profiles as profiles
 import trainwright
 from chips.jobs import job, question, some_designs
 from exhaustive import LLAMA, asked, least_steps_s
+from mixed_clusters import two_kinds
 from random_cases import marked
 from random_spaces import CHAINS, LOOPED, random_question
 from trainwright._native._core import fastest_family_plans
@@ -34,7 +35,8 @@ from trainwright.chips.room import Limits, RoomPricer, read_room
 from trainwright.chips.room_search import RoomOutcome, RoomSearch
 from trainwright.chips.search import least_bytes, search
 from trainwright.chips.workload import TrainingJob
-from trainwright.errors import InvalidInput
+from trainwright.commands.codesign import Extras, recheck_document
+from trainwright.errors import CheckFailed, InvalidInput
 from trainwright.execution import Budget
 from trainwright.formats import catalog
 from trainwright.planning.bounds.pools import MixedShelf
@@ -358,6 +360,9 @@ def test_what_no_chip_holds_counts_it() -> None:
 # Documents and pages
 # -------------------
 
+MIXED = {"cluster": two_kinds(), "global_batch": 32, "sequence": 1024, "tp": 1, "pp": 2}
+MIXED |= {"micro_batch": 1, "zero": 1, "schedule": "1f1b", "recompute": "none", "top": 0}
+
 
 def test_documents_and_pages_have_it_and_are_refused_where_it_is_unknown(tmp_path: Path) -> None:
     run = {"cluster": "dgx-h100", "global_batch": 32, "sequence": 1024, "tp": 1, "schedule": "1f1b"}
@@ -376,3 +381,63 @@ def test_documents_and_pages_have_it_and_are_refused_where_it_is_unknown(tmp_pat
     for file in (estimate, plan):
         with pytest.raises(InvalidInput, match=r"memory|step_time_s"):
             trainwright.report(file)
+
+
+def test_a_document_of_several_pools_and_its_page_have_it(tmp_path: Path) -> None:
+    usual = trainwright.plan("gpt2-xl", **MIXED).document
+    file = tmp_path / "plan.json"
+    with pytest.MonkeyPatch.context() as patch:
+        add_the_term(patch)
+        made = trainwright.plan("gpt2-xl", **MIXED)
+        made.save(file)
+        page = trainwright.report(file).html
+    found = made.document
+    assert {each.pool for each in found.ranks} == {0, 1}
+    assert found.step_time_s >= usual.step_time_s + TERM_S
+    assert found.peak_memory_bytes == pytest.approx(usual.peak_memory_bytes + TERM_BYTES)
+    assert format_bytes(found.peak_memory_bytes) in page
+    with pytest.raises(InvalidInput, match=r"memory|step_time_s"):
+        trainwright.report(file)
+
+
+def test_what_is_asked_beside_a_plan_has_it() -> None:
+    run = {"cluster": "dgx-h100", "global_batch": 32, "sequence": 1024, "tp": 1, "schedule": "1f1b"}
+
+    def answers() -> tuple[float, float, float, float]:
+        changed = trainwright.what_if(trainwright.plan("gpt2-xl", **run), devices=4).document
+        job = trainwright.improve(trainwright.estimate("gpt2-xl", **run, pp=2, dp=4)).document
+        trained = trainwright.fit("gpt2-xl", gpu="A100-40GB").document.rows[0]
+        return (
+            changed.after.step_time_s,
+            job.best_known_s,
+            job.lower_bound_s,
+            trained.largest_microbatch * -TERM_S,
+        )
+
+    usual = answers()
+    with pytest.MonkeyPatch.context() as patch:
+        add_the_term(patch)
+        found = answers()
+    for more, less in zip(found, usual, strict=True):
+        assert more >= less + TERM_S * (1 - 1e-9)
+
+
+def test_a_certificate_of_chips_has_it_and_is_refused_where_it_is_unknown(tmp_path: Path) -> None:
+    def designed() -> trainwright.CodesignReport:
+        ranges = {"glb_mib": (8, 32), "width": (32, 128), "depth": (32, 128)}
+        asked_for = {"devices": 64, "global_batch": 256, "schedule": ("1f1b",)}
+        return trainwright.codesign(
+            "bert-large", ranges=ranges, extras=Extras(pareto=False, details=False), **asked_for
+        )
+
+    usual, file = designed().document, tmp_path / "chips.json"
+    with pytest.MonkeyPatch.context() as patch:
+        add_the_term(patch)
+        made = designed()
+        made.save(file)
+        again = recheck_document(file, sample=20, seed=1, budget=Budget()).document
+    assert again.recheck is not None
+    assert again.recheck.confirmed == 20
+    assert made.document.best.tokens_per_s < usual.best.tokens_per_s
+    with pytest.raises(CheckFailed):
+        recheck_document(file, sample=20, seed=1, budget=Budget())
