@@ -1,4 +1,4 @@
-"""Activations of named modules on the host: priced, exported to Megatron-Core, and read back."""
+"""Activations of layers and of modules on the host: priced, exported to Megatron, read back."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from trainwright.frameworks.jobs.bridge import read_bridge
 from trainwright.frameworks.jobs.megatron import read_megatron
 from trainwright.frameworks.jobs.pretraining import read_primus
 from trainwright.frameworks.jobs.settings import Beside
+from trainwright.frameworks.read_job import StatedJob, job_of_model
 from trainwright.model import LayerKind, Offload, Recipe, RunShape, layer_graph
 from trainwright.plans.capability import TARGETS, Feature, capability_of
 from trainwright.profile import Recompute
@@ -182,13 +183,114 @@ def test_other_targets_keep_modules_on_the_device(target: str) -> None:
         bundle(made, target)
 
 
+def of_layers(name: str, share: float, **given: object):
+    given = {"data": 8, "zero_stage": 1, "global_batch": 16} | given
+    recipe = given.pop("recipe", Recipe(offload=Offload(activations=share)))
+    return job(name, recipe=recipe, **given)
+
+
 @pytest.mark.parametrize("target", READERS)
-def test_shares_and_blocks_on_the_host_are_refused_with_what_to_do(target: str) -> None:
-    share = job("llama3-8b", data=8, global_batch=16, recipe=Recipe(offload=ALL))
-    blocks = job("llama3-8b", data=8, global_batch=16, recompute=Recompute.OFFLOAD)
-    for asked in (share, blocks):
-        with pytest.raises(Inexpressible, match="plan with --offload-modules"):
-            bundle(asked, target)
+def test_blocks_on_the_host_are_refused_with_what_to_do(target: str) -> None:
+    asked = job("llama3-8b", data=8, global_batch=16, recompute=Recompute.OFFLOAD)
+    with pytest.raises(Inexpressible, match="plan with --offload"):
+        bundle(asked, target)
+
+
+@pytest.mark.parametrize("target", READERS)
+@pytest.mark.parametrize(
+    ("name", "count", "given"),
+    [
+        ("llama3-8b", 12, {}),
+        ("llama3-8b", 1, {"tensor": 2, "data": 4, "sequence_parallel": True}),
+        ("qwen3-30b-a3b", 46, {"expert": 8}),
+    ],
+)
+def test_whole_layers_on_the_host_read_back(
+    target: str, name: str, count: int, given: dict, tmp_path: Path
+) -> None:
+    share = count / model(name).config.num_layers
+    found = bundle(of_layers(name, float(f"{share:.6g}"), **given), target)
+    assert "NVTE_CPU_OFFLOAD_V1" not in found.environment
+    for each, text in found.files.items():
+        (tmp_path / each).write_text(text)
+    file, read = READERS[target]
+    run = read(found.files[file], Beside(folder=tmp_path, name=file))
+    stated = StatedJob(name=file, framework=target, run=run, warnings=())
+    run = job_of_model(stated, model(name).config).run
+    assert run.on_host == {"activations": pytest.approx(share, rel=1e-5)}
+    assert (run.offload_modules, run.unknown) == (None, ())
+
+
+@pytest.mark.parametrize(
+    ("name", "share", "given", "said"),
+    [
+        ("llama3-8b", 0.3, {}, r"9.6 of 32 layers: .*activations=0.28125 or 0.3125"),
+        ("llama3-8b", 1.0, {}, r"all but two at most: activations=0.9375"),
+        ("llama3-8b", 31 / 32, {}, r"all but two at most: activations=0.9375"),
+        ("llama3-8b", 0.5, {"pipeline": 2, "data": 4}, "beside a pipeline: .*one pipeline rank"),
+        ("llama3-8b", 0.5, {"recompute": Recompute.FULL}, "beside recomputation: "),
+        ("llama3-8b", 0.5, SELECTIVE, "beside recomputation: "),
+        ("deepseek-v3", 1 / 61, {"expert": 8}, "keep other amounts than the rest"),
+    ],
+)
+@pytest.mark.parametrize("target", READERS)
+def test_what_whole_layers_exclude_is_refused_by_name(
+    target: str, name: str, share: float, given: dict, said: str
+) -> None:
+    with pytest.raises(Inexpressible, match=said):
+        bundle(of_layers(name, share, **given), target)
+
+
+def test_whole_layers_exclude_graphs_and_what_predicts_more_tokens() -> None:
+    on_host = Offload(activations=0.5)
+    recorded = Recipe(offload=on_host, cuda_graph="transformer_engine")
+    with pytest.raises(Inexpressible, match="without CUDA graphs"):
+        bundle(of_layers("llama3-8b", 0.5, recipe=recorded), "megatron")
+    more = of_layers("llama3-8b", 0.5)
+    more = replace(more, model=replace(more.model, num_mtp_layers=1))
+    with pytest.raises(Inexpressible, match="multi-token prediction on the device"):
+        bundle(more, "megatron")
+
+
+@pytest.mark.parametrize(("layers", "moved"), [(32, 1), (32, 12), (32, 30), (5, 3)])
+def test_what_waits_of_whole_layers_is_what_a_share_of_all_leaves(layers: int, moved: int) -> None:
+    """Transformer Engine's own order of events, layer by layer, with what each holds as 1.
+
+    DefaultOffloadSynchronizer of transformer_engine/pytorch/cpu_offload.py (2.10): layer i is let
+    go before layer N - k + i starts, and comes back when layer N - 1 - k + i starts backward.
+    """
+    held, peak = set[int](), 0
+    for layer in range(layers):
+        held -= {gone for gone in range(moved) if layers - moved + gone == layer}
+        held.add(layer)
+        peak = max(peak, len(held))
+    for layer in reversed(range(layers)):
+        held |= {back for back in range(moved) if layers - 1 - moved + back == layer}
+        assert layer in held
+        peak = max(peak, len(held))
+        held.remove(layer)
+    (whole,) = kept_of_blocks("llama3-8b", Recipe())
+    (rest,) = kept_of_blocks("llama3-8b", Recipe(offload=Offload(activations=moved / layers)))
+    assert layers * rest == pytest.approx(peak * whole)
+
+
+def test_a_plan_of_megatron_leaves_whole_layers_on_the_host(tmp_path: Path) -> None:
+    """On one pipeline rank, without recomputation, where the count of layers is whole."""
+    asked = {"cluster": "dgx-h100", "global_batch": 64, "sequence": 8192, "framework": "megatron"}
+    found = trainwright.plan("llama3-8b", offload={"activations": 0.25}, **asked)
+    assert found.document.status == "optimal"
+    trainwright.export(found, "megatron", output=tmp_path)
+    text = (tmp_path / "megatron_args.sh").read_text()
+    assert "--cpu-offloading-num-layers 8\n" in text
+    assert "--pipeline-model-parallel-size 1\n" in text
+    assert "recompute" not in text
+    for given, said in (
+        ({"pp": 2}, "beside a pipeline"),
+        ({"recompute": ("full",)}, "must list none"),
+        ({"offload": {"activations": 1.0}}, "activations=0.9375"),
+    ):
+        with pytest.raises(InvalidInput, match=said):
+            trainwright.plan("llama3-8b", **({"offload": {"activations": 0.25}} | given), **asked)
 
 
 def test_orders_that_copy_are_refused_with_what_moves_beside_their_computation() -> None:

@@ -432,8 +432,14 @@ def _kernels(job: Job) -> Values:
 
 
 def _moved(job: Job) -> Values:
-    """Modules whose activations lie on the host; all that is priced there is large enough to go."""
+    """Layers whose activations lie on the host, or modules of all, each large enough to go there.
+
+    The configuration wants a switch beside the count; arguments take the count alone.
+    """
     modules = job.demands.offload_modules
+    if job.demands.offload_activations:
+        count = round(job.demands.layers_on_host)
+        return {"cpu_offloading": True, "cpu_offloading_num_layers": count}
     if not modules:
         return {}
     run = run_shape(job.configuration(), precision=job.precision)
@@ -681,6 +687,8 @@ def _spelled(name: str, value: Any, job: Job, *, has_layout: bool) -> Iterator[t
         if value != job.model.num_heads and job.model.latent is None:
             yield "--group-query-attention", True
             yield _flag(name), value
+    elif name == "cpu_offloading":  # which follows from the count of layers, and is no argument
+        return
     elif name == "moe_layer_freq":
         yield _flag(name), "(" + "+".join(f"[{v}]*{n}" for v, n in _run_lengths(value)) + ")"
     elif name in OFF_FLAG_OF:
@@ -775,6 +783,11 @@ def _warnings(job: Job) -> Iterator[str]:
             "Megatron-FSDP wants CUDA_DEVICE_MAX_CONNECTIONS unset, tensor and context parallelism "
             "want it 1 before Blackwell: expect less overlap"
         )
+    if job.demands.offload_activations:
+        yield (
+            "Transformer Engine moves all that layers keep from 2.10 on, with NVTE_CPU_OFFLOAD_V1 "
+            "unset; older ones move what is marked"
+        )
     if job.model.activation is Activation.GELU and job.model.gated:
         yield "--quick-geglu approximates the model's gated GELU"
     yield (
@@ -814,6 +827,8 @@ DECIDED: Final = (
     "recompute_modules",
     "cross_entropy_loss_fusion",
     "activation_func_fp8_input_store",
+    "cpu_offloading",
+    "cpu_offloading_num_layers",
     "fine_grained_activation_offloading",
     "offload_modules",
     "min_offloaded_tensor_size",
@@ -829,6 +844,7 @@ _LEFT_WHERE_ABSENT: Final = frozenset(
         *("moe_expert_capacity_factor", "moe_pad_expert_input_to_capacity"),
         *("activation_func_fp8_input_store", "cp_comm_type", "offload_modules"),
         *("fine_grained_activation_offloading", "min_offloaded_tensor_size"),
+        *("cpu_offloading", "cpu_offloading_num_layers"),
         *("hierarchical_context_parallel_sizes", "cuda_graph_impl", "cuda_graph_scope"),
     }
 )

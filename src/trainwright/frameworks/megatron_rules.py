@@ -168,6 +168,7 @@ def setup_of(job: Job, *, letters: tuple[str, ...] | None) -> MegatronSetup:
         grouped_gemm=model.experts is not None,
         latent_attention=model.latent is not None,
         mtp_layers=model.num_mtp_layers,
+        activation_offload=job.demands.offload_activations,
         offload_modules=job.demands.offload_modules,
         offload_share=(job.recipe.offload or NO_OFFLOAD).activations,
         cuda_graphs=job.recipe.cuda_graph is not CudaGraph.NONE,
@@ -449,6 +450,8 @@ def _offload(s: MegatronSetup) -> Iterator[str]:
         yield f"offloading activations excludes a pipeline, got pp={s.pp}"
     if s.recompute is not None:
         yield f"offloading activations excludes recompute, got {s.recompute}"
+    if s.cuda_graphs:
+        yield "offloading activations excludes CUDA graphs"
     if s.offload_modules:
         yield "offloading modules excludes the offloading of whole layers"
 

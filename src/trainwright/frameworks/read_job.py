@@ -337,8 +337,14 @@ def job_of_model(job: StatedJob, model: TransformerConfig) -> StatedJob:
     Of the products that adapters are asked for, those count that the model has, as for their
     libraries, and a warning names the others. Where it has none, known ones stay, to be refused,
     and of names that nobody knows adapters lie beside every product. Parts before its text are
-    frozen only where it has some.
+    frozen only where it has some. Layers on the host are a share of its own.
     """
+    offload = tuple(
+        _OF_LAYERS.sub(lambda it: f"{int(it[1]) / model.num_layers:.6g} of activations", each)
+        for each in job.run.offload
+    )
+    if offload != job.run.offload:
+        job = replace(job, run=replace(job.run, offload=offload))
     if job.run.freeze is not None and not model.towers:
         text = tuple(part for part in job.run.freeze if part in settings.TEXT)
         job = replace(job, run=replace(job.run, freeze=text or None))
@@ -356,6 +362,9 @@ def job_of_model(job: StatedJob, model: TransformerConfig) -> StatedJob:
         warning = f"{job.name}: adapters beside {left}, which is not known, are beside all products"
     run = replace(job.run, lora_targets=kept)
     return replace(job, run=run, warnings=(*job.warnings, warning))
+
+
+_OF_LAYERS: Final = re.compile(r"activations of (\d+) layers")
 
 
 def stated_options(job: StatedJob, given: Options) -> dict[str, Any]:

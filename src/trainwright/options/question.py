@@ -12,7 +12,14 @@ from trainwright.cluster.calibration import TYPICAL
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature, refuse
 from trainwright.formats.calibration_toml import deciding_memory
 from trainwright.formats.document_json import decode, encode
-from trainwright.model import DEFAULT_RECIPE, PRECISIONS, Head, Offload, TransformerConfig
+from trainwright.model import (
+    DEFAULT_RECIPE,
+    NO_OFFLOAD,
+    PRECISIONS,
+    Head,
+    Offload,
+    TransformerConfig,
+)
 from trainwright.options import clusters
 from trainwright.options.inputs import ModelInput, ProfileInput, embed, inside, naming_options
 from trainwright.options.option import Options
@@ -42,13 +49,15 @@ from trainwright.planning.question.question import (
     tensor_degrees,
 )
 from trainwright.plans import configuration
-from trainwright.plans.capability import Capability, capability_of
+from trainwright.plans.capability import Capability, capability_of, unsupported
 from trainwright.plans.capability_table import (
     MOVES_GRADIENTS,
+    MOVES_LAYERS,
     MOVES_WEIGHTS,
     USUAL_LOSS_CHUNK,
     Feature,
 )
+from trainwright.plans.job import training_demands
 from trainwright.plans.plan import Embedded, WorkloadRecord
 from trainwright.plans.status import ALL_BF16
 from trainwright.profile import USUAL_MODES, Profile, Recompute
@@ -337,7 +346,8 @@ def model_call(given: ModelInput | ProfileInput, options: Options) -> ModelCall:
     else:
         launchable = (question,)
     launchable, moved = _as_fsdp_moves(launchable)
-    notes = (*notes, *moved)
+    launchable, kept = _as_layers_move(launchable)
+    notes = (*notes, *moved, *kept)
     question, *others = launchable
     _refuse_weights_on_host(question)
     refuse_empty_space(question)
@@ -421,6 +431,38 @@ def _as_fsdp_moves(
             recipe = replace(question.settings.recipe, offload=whole)
             question = _trained(replace(question, allowed=allowed), recipe)
         found.append(question)
+    return tuple(found), tuple(notes)
+
+
+def _as_layers_move(
+    questions: tuple[ModelQuestion, ...],
+) -> tuple[tuple[ModelQuestion, ...], tuple[str, ...]]:
+    """The questions without what cannot stand beside whole layers on the host, and what is said.
+
+    Raises `InvalidInput` where that leaves nothing. Pipelines are a matter of degrees, which the
+    search asks about by itself.
+    """
+    found, notes = list[ModelQuestion](), dict[str, None]()
+    for question in questions:
+        allowed, recipe = question.allowed, question.settings.recipe
+        moves = (recipe.offload or NO_OFFLOAD).activations > 0 and not recipe.offload_modules
+        framework = allowed.framework
+        if not moves or framework not in MOVES_LAYERS:
+            found.append(question)
+            continue
+        if not isinstance(question.model, MeasuredModel):
+            demands = training_demands(question.model, recipe, question.precision)
+            gaps = unsupported(demands, framework)
+            refuse(gap.fault for gap in gaps if gap.field == "offload")
+        if Recompute.NONE not in allowed.recompute:
+            problem = f"must list none: {framework} moves whole layers without recomputation"
+            raise InvalidInput.of("recompute", problem)
+        if (*allowed.recompute,) != (Recompute.NONE,):
+            notes[
+                f"offload: {framework} moves whole layers without recomputation, on one pipeline "
+                "rank; --offload-modules moves parts of every layer beside both"
+            ] = None
+        found.append(replace(question, allowed=replace(allowed, recompute=(Recompute.NONE,))))
     return tuple(found), tuple(notes)
 
 
@@ -617,7 +659,8 @@ def _pieces(
 def _rungs(framework: str) -> Iterator[tuple[Offload, bool]]:
     """What a framework moves to the host, ever more of it, and whether it cuts tokens, too."""
     own, whole = capability_of(framework), 1.0 if framework in MOVES_GRADIENTS else 0.0
-    keeps, states = own.can(Feature.OFFLOAD_ACTIVATIONS), own.can(Feature.OFFLOAD)
+    keeps = own.can(Feature.OFFLOAD_RECOMPUTED)
+    states = own.can(Feature.OFFLOAD)
     kept = Offload(activations=1.0 if keeps else 0.0)
     moved = Offload(optimizer=1.0, gradients=whole, weights=whole)
     both = replace(moved, activations=kept.activations)

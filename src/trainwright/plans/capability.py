@@ -6,6 +6,7 @@ A cell holds how the framework says it, or why it cannot. Facts are those of the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -19,6 +20,7 @@ from trainwright.plans.capability_table import (
     AXIS_ORDERS,
     CELLS,
     MODULES,
+    MOVES_LAYERS,
     OPTIMIZERS,
     PRECISIONS,
     SCHEDULES,
@@ -64,9 +66,10 @@ class Demands:
     without blocks. `has_experts` and `num_mtp_layers` are the model's, as are the
     `groups_per_token` of its experts, 0 without a limit; tokens that cross the network once for
     each node have `dispatches_once`, those in a format of their own `narrow_dispatch`;
-    `has_capacity` drops those over one. `precision` is the number format, empty where none is
-    demanded. `axis_order` lists the axes "tensor", "context", "data", "pipeline" from the
-    innermost out, where the plan depends on it.
+    `has_capacity` drops those over one. Activations on the host are as many as `layers_on_host` of
+    `num_layers` blocks keep, where `unlike_blocks` keep other amounts. `precision` is the number
+    format, empty where none is demanded. `axis_order` lists the axes "tensor", "context", "data",
+    "pipeline" from the innermost out, where the plan depends on it.
     """
 
     parallelism: Parallelism = _ONE_DEVICE
@@ -90,6 +93,9 @@ class Demands:
     optimizer: str = "adam"
     offload: bool = False
     offload_activations: bool = False
+    layers_on_host: float = 0.0
+    num_layers: int = 0
+    unlike_blocks: bool = False
     offload_modules: tuple[str, ...] = ()
     loss_chunk: int | None = None
     mlp_tile: int | None = None
@@ -307,6 +313,8 @@ def _instead(demands: Demands, own: Capability) -> str:
 
 def _choice_gaps(demands: Demands, own: Capability) -> Iterator[Gap]:
     order = demands.axis_order
+    if demands.offload_activations and own.target in MOVES_LAYERS:
+        yield from _layer_gaps(demands, own)
     if order is not None and order not in own.axis_orders:
         yield Gap(
             field="axis_order",
@@ -340,6 +348,40 @@ def _choice_gaps(demands: Demands, own: Capability) -> Iterator[Gap]:
             reason=f"has {', '.join(sorted(own.optimizers))}",
             alternatives=tuple(n for n in TARGETS if demands.optimizer in OPTIMIZERS[n]),
         )
+
+
+def _layer_gaps(demands: Demands, own: Capability) -> Iterator[Gap]:
+    """Why what is to lie on the host is not all that the first so many layers keep.
+
+    With one layer left on the device copies would overlap nothing, which is not how a share is
+    priced (`get_cpu_offload_context` of Transformer Engine warns of it).
+    """
+    total, wanted = demands.num_layers, demands.layers_on_host
+    most = total - 2
+    least = max(1, min(math.floor(wanted), most))
+    shares = " or ".join(f"{k / total:.6g}" for k in sorted({least, min(least + 1, most)}))
+    is_whole = abs(wanted - round(wanted)) < _OF_A_LAYER and 0 < round(wanted) <= most
+    for reason, is_there in (
+        (f"moves whole layers, all but two at most: activations={shares}", not is_whole),
+        ("leaves layers of multi-token prediction on the device", demands.num_mtp_layers > 0),
+        ("moves the first layers, which keep other amounts than the rest", demands.unlike_blocks),
+        ("moves whole layers without CUDA graphs", demands.cuda_graph is not None),
+    ):
+        if is_there:
+            yield Gap(
+                field="offload",
+                value=f"activations of {wanted:g} of {total} layers",
+                target=own.target,
+                reason=f"{reason}; or plan with --offload-modules",
+                alternatives=tuple(
+                    name
+                    for name in alternatives(Feature.OFFLOAD_ACTIVATIONS)
+                    if name not in MOVES_LAYERS
+                ),
+            )
+
+
+_OF_A_LAYER: Final = 1e-3  # what a share in six digits may miss by
 
 
 def _repeats(target: str, module: str) -> bool:
@@ -400,6 +442,10 @@ def _demanded(demands: Demands) -> Iterator[tuple[Feature, str, str]]:
             yield Feature.OFFLOAD_ALONE, "offload", "optimizer of one replica"
     if demands.offload_activations:
         yield Feature.OFFLOAD_ACTIVATIONS, "offload", "activations"
+        if demands.has_pipeline:
+            yield Feature.OFFLOAD_PIPELINE, "offload", "activations beside a pipeline"
+        if demands.recompute is not RecomputeForm.NONE:
+            yield Feature.OFFLOAD_RECOMPUTED, "offload", "activations beside recomputation"
     if demands.offload_modules:
         yield Feature.OFFLOAD_MODULES, "offload_modules", ", ".join(demands.offload_modules)
     for feature, field in (

@@ -57,6 +57,8 @@ class Feature(StrEnum):
     OFFLOAD_REPLICAS = "that of replicas that shard nothing"
     OFFLOAD_ALONE = "that of one replica on several devices"
     OFFLOAD_ACTIVATIONS = "activations on the host"
+    OFFLOAD_PIPELINE = "activations on the host beside a pipeline"
+    OFFLOAD_RECOMPUTED = "activations on the host beside recomputation"
     OFFLOAD_BLOCKS = "activations of some blocks on the host"
     OFFLOAD_MODULES = "activations of some modules on the host"
     LOSS_CHUNK = "logits of some tokens at a time"
@@ -103,7 +105,10 @@ _AS_ACTIVATIONS = "no sends tokens to experts in the format of activations"
 _BLOCK = "yes recompute_method block"
 _ONE_SET = "no recomputes one set of layers in every stage"
 _ALL_HERE = "no keeps activations on the device in what is exported"
-_BY_MODULE = "no moves what modules of every block keep; plan with --offload-modules"
+_BY_MODULE = "no moves all that some blocks keep, or modules of every block; plan with --offload"
+_OF_LAYERS = (
+    "no moves whole layers on one pipeline rank without recomputation; plan with --offload-modules"
+)
 
 # megatron, megatron-bridge, primus, torchtitan@0.2, torchtitan@0.3, pytorch, deepspeed, accelerate,
 # nanotron
@@ -325,7 +330,9 @@ _ROWS: Final[dict[Feature, tuple[str, ...]]] = {
         "no moves what FSDP shards, over data or context ranks",
         "no keeps optimizer state on the device",
     ),
-    Feature.OFFLOAD_ACTIVATIONS: (*(_BY_MODULE,) * 3, *(_ALL_HERE,) * 6),
+    Feature.OFFLOAD_ACTIVATIONS: (*("yes cpu_offloading_num_layers",) * 3, *(_ALL_HERE,) * 6),
+    Feature.OFFLOAD_PIPELINE: (*(_OF_LAYERS,) * 3, *(_ALL_HERE,) * 6),
+    Feature.OFFLOAD_RECOMPUTED: (*(_OF_LAYERS,) * 3, *(_ALL_HERE,) * 6),
     Feature.OFFLOAD_BLOCKS: (*(_BY_MODULE,) * 3, *(_ALL_HERE,) * 2, _STAGES, *(_ALL_HERE,) * 3),
     Feature.OFFLOAD_MODULES: (*("yes offload_modules",) * 3, *(_ALL_HERE,) * 6),
     Feature.LOSS_CHUNK: (
@@ -480,6 +487,7 @@ _DERIVED: Final[tuple[tuple[int, dict[Feature, str]], ...]] = (
         _ACCELERATE,
         {
             Feature.OFFLOAD_ACTIVATIONS: "yes gradient_checkpointing_kwargs offload",
+            Feature.OFFLOAD_RECOMPUTED: "yes gradient_checkpointing_kwargs offload",
             Feature.LOSS_CHUNK: "yes loss_type chunked_nll, of 256 tokens",
             Feature.MLP_TILE: "code a forward of the model's MLP that splits its tokens",
         },
@@ -492,6 +500,7 @@ _DERIVED: Final[tuple[tuple[int, dict[Feature, str]], ...]] = (
             Feature.HYBRID_SHARD: "yes dp_replicate_size",
             Feature.OFFLOAD: "yes offload_params",
             Feature.OFFLOAD_ACTIVATIONS: "yes activation_offloading",
+            Feature.OFFLOAD_RECOMPUTED: "yes activation_offloading",
             Feature.TENSOR: "yes tensor_parallel_size",
             Feature.CONTEXT: "yes context_parallel_size",
         },
@@ -661,6 +670,9 @@ USUAL_LOSS_CHUNK: Final = 1024  # where one is written: enough for a product to 
 MOVES_GRADIENTS: Final = frozenset({"accelerate", "trl", "axolotl"})
 # Who can leave shards of weights there: FSDP with the rest, DeepSpeed by a word of its own.
 MOVES_WEIGHTS: Final = MOVES_GRADIENTS | {"deepspeed", "llamafactory", "pytorch"}
+# Who leaves on the host all that the first so many blocks keep, never that of the last: Megatron by
+# Transformer Engine (`cpu_offloading`, which one pipeline rank and no recomputation may have).
+MOVES_LAYERS: Final = frozenset({"megatron", "megatron-bridge", "primus"})
 # Who sums gradients of replicas in the 16-bit format of compute unless told otherwise.
 _REDUCE_IN_16_BIT: Final = frozenset({"deepspeed", "accelerate", "trl", "axolotl", "llamafactory"})
 

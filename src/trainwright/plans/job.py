@@ -389,6 +389,9 @@ def training_demands(model: TransformerConfig, recipe: Recipe, precision: str) -
         optimizer=str(recipe.optimizer),
         offload=on_host.holds_states,
         offload_activations=on_host.activations > 0 and not recipe.offload_modules,
+        layers_on_host=on_host.activations * model.num_layers,
+        num_layers=model.num_layers,
+        unlike_blocks=_are_unlike(model),
         offload_modules=recipe.offload_modules if on_host.activations > 0 else (),
         context_exchange=str(recipe.context_exchange),
         loss_chunk=recipe.loss_chunk,
@@ -396,6 +399,13 @@ def training_demands(model: TransformerConfig, recipe: Recipe, precision: str) -
         activation_input_dtype=recipe.activation_input_dtype if _keeps_narrow(recipe) else None,
         cuda_graph=None if recipe.cuda_graph is CudaGraph.NONE else str(recipe.cuda_graph),
     )
+
+
+def _are_unlike(model: TransformerConfig) -> bool:
+    """Whether blocks differ in what they keep: experts in some, or other mixers."""
+    experts = model.experts
+    routed = {experts is not None and experts.at(layer) for layer in range(model.num_layers)}
+    return len(routed) > 1 or bool(model.choices) or model.is_recurrent
 
 
 def _keeps_narrow(recipe: Recipe) -> bool:

@@ -801,11 +801,12 @@ def _activations_moved(
     count = found.count("cpu_offloading_num_layers", least=0)
     if not found.switch("cpu_offloading") and not count:
         return ()
-    if count and num_layers is not None:
-        return (f"{count / num_layers:.6g} of activations to cpu",)
-    if count:
-        notes.append(f"--cpu-offloading-num-layers {count} is priced as that of all layers")
-    return ("activations to cpu",)
+    layers = num_layers or found.count("num_layers")
+    if not count or layers is None:
+        return ("activations to cpu" if not count else f"activations of {count} layers to cpu",)
+    if count == layers - 1:
+        notes.append(f"--cpu-offloading-num-layers {count} overlaps no copies: priced as if it did")
+    return (f"{count / layers:.6g} of activations to cpu",)
 
 
 def _modules_moved(
