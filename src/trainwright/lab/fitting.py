@@ -21,7 +21,14 @@ from trainwright.cluster.calibration import OVERHEAD_WIDTH, SHARE_WIDTH, Softwar
 from trainwright.errors import InvalidInput, TrainwrightError, UnsupportedFeature
 from trainwright.formats.measured_csv import MeasuredRun
 from trainwright.lab.predict import Question, RunPrediction, configuration_of, predict
-from trainwright.lab.run_shapes import Known, SoftwareLine, cluster_of, config_of, line_of
+from trainwright.lab.run_shapes import (
+    Known,
+    SoftwareLine,
+    cluster_of,
+    config_of,
+    layout_stages,
+    line_of,
+)
 from trainwright.model import TransformerConfig
 from trainwright.plans.plan import usual_schedule
 from trainwright.step.account import circumstances
@@ -184,6 +191,11 @@ def _microbatches(run: MeasuredRun) -> Iterator[int]:
 
 
 def _virtual_stages(run: MeasuredRun, model: TransformerConfig) -> Iterator[int]:
+    """As stated; a layout says it by itself, whatever stands beside it."""
+    layout = layout_stages(run.setting("pipeline_layout"))
+    if layout is not None and len(layout) % run.pipeline == 0:
+        yield len(layout) // run.pipeline
+        return
     if run.virtual_stages is not None:
         yield run.virtual_stages
         return

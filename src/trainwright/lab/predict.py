@@ -27,7 +27,9 @@ from trainwright.model import (
     TransformerConfig,
     layer_graph,
 )
+from trainwright.model.recipe import model_module_faults
 from trainwright.plans import Parallelism, Plan, StageMemory, StepPrediction
+from trainwright.plans.capability_table import MODULES
 from trainwright.plans.configuration import (
     USUAL_OVERHEADS,
     Configuration,
@@ -197,14 +199,32 @@ def _schedule(run: MeasuredRun, *, virtual_stages: int, microbatches: int) -> st
 
 
 def _recompute_modules(run: MeasuredRun) -> tuple[str, ...] | None:
-    """What selective recomputation repeats, where a row lists it."""
+    """What selective recomputation repeats, where a row lists it, in our words or Megatron's."""
     listed = run.options.get("recompute_modules")
-    return None if listed is None else tuple(str(listed).replace(" ", "").split(","))
+    if listed is not None:
+        return tuple(str(listed).replace(" ", "").split(","))
+    ours = {theirs: own for own, theirs in (MODULES["megatron"] or {}).items()}
+    named = _listed(run, "recompute_modules")
+    return tuple(dict.fromkeys(ours[name] for name in named if name in ours)) or None
+
+
+def _listed(run: MeasuredRun, name: str) -> tuple[str, ...]:
+    """The words of an argument that takes several, as `[core_attn attn_proj]`."""
+    return tuple((run.setting(name) or "").strip("[]").replace(",", " ").split())
+
+
+def _modules_on_host(run: MeasuredRun, model: TransformerConfig) -> tuple[str, ...]:
+    """Modules that leave on the host what they keep; Megatron passes over those it has not."""
+    if not run.flag("fine_grained_activation_offloading"):
+        return ()
+    named = _listed(run, "offload_modules")
+    return tuple(name for name in named if not any(model_module_faults(model, (name,))))
 
 
 # What DeepSpeed's states on the host take with them: gradients are reduced into buffers there
 # (deepspeed/runtime/zero/stage3.py, `self.device`).
 _STATES_ON_HOST: Final = Offload(optimizer=1.0, gradients=1.0)
+_KEPT_ON_HOST: Final = Offload(activations=1.0)
 
 
 def _loss_chunk(line: SoftwareLine, model: TransformerConfig, tokens: int) -> int | None:
@@ -233,6 +253,7 @@ def _recipe(run: MeasuredRun, line: SoftwareLine, model: TransformerConfig, toke
         precision = _PRECISIONS[run.precision]
     except KeyError:
         raise UnsupportedFeature(f"precision {run.precision} is not modelled") from None
+    modules = _modules_on_host(run, model)
     exchange = ContextExchange.ALL_TO_ALL if run.setting("cp_comm_type") == "a2a" else None
     return Recipe(
         precision=precision,
@@ -246,7 +267,8 @@ def _recipe(run: MeasuredRun, line: SoftwareLine, model: TransformerConfig, toke
         reduce_dtype=run.options.get("reduce_dtype"),
         expert_loads=_expert_loads(run),
         loss_chunk=run.options.get("loss_chunk") or _loss_chunk(line, model, tokens),
-        offload=_STATES_ON_HOST if updates_on_host(run) else None,
+        offload=_STATES_ON_HOST if updates_on_host(run) else _KEPT_ON_HOST if modules else None,
+        offload_modules=modules,
     )
 
 
@@ -345,7 +367,8 @@ def megatron_memory(
     copy = 4 / _MAIN_STATE_BYTES * optimizer if run.precision == "fp16" else 0.0
     fixed = _workspaces(run) + _between_stages(question) + _shared_buffer(run, question)
     fixed += _beyond_states(run, question, plan)
-    peak = parameters + fixed + stage.activation_bytes + _loss(question)
+    # The fullest moment is at the loss, or in the backward pass of a block that runs again.
+    peak = parameters + fixed + stage.activation_bytes + max(_loss(question), stage.transient_bytes)
     peak += 2 * _hidden(question) + _copies(run, question, stage.microbatches_in_flight)
     return ProcessMemory(static_bytes=parameters + copy + fixed, peak_bytes=peak)
 
@@ -468,7 +491,9 @@ def _copies(run: MeasuredRun, question: Question, in_flight: int) -> float:
     """
     asked, model = question.configuration, question.model
     degrees = asked.parallelism
-    blocks = in_flight * (asked.blocks_per_stage or (model.num_layers / asked.num_stages,))[-1]
+    chunks = asked.blocks_per_stage or (model.num_layers / asked.num_stages,)
+    own = chunks[-1 :: -degrees.pipeline]
+    blocks = in_flight * sum(own) / len(own)
     copied = 0.0
     hopper = run.accelerator.startswith(_LARGE_DEVICES)
     if asked.fused_attention and (run.setting("attention_backend") == "flash" or not hopper):

@@ -311,11 +311,11 @@ def spread_of(values: Sequence[float | None]) -> float:
 # -----------------------------------------------------------------------------------
 # A figure is only as good as what its table records. Of the tests of megatron-core apart go: runs
 # whose device count was assumed, repeats that disagree by more than 5%, kinds of training whose
-# memory does not follow from the columns (FSDP, FP8, Muon, offloading, distillation). Figures
+# memory does not follow from the columns (FSDP, FP8, Muon, distillation). Figures
 # copied from another row instead of measured are not scored at all.
 
 LARGEST_SPREAD = 0.05
-_APART_FLAGS = ("use_megatron_fsdp", "fp8_format", "fine_grained_activation_offloading")
+_APART_FLAGS = ("use_megatron_fsdp", "fp8_format")
 
 
 class Quality(StrEnum):
