@@ -62,6 +62,8 @@ _NUMBERS: Final = frozenset({"int", "int | None"})  # else a share of time, or a
 _RECORDS: Final = ("trainwright.documents.", "trainwright.formats.")
 # Small questions on which the way from the front door to the price of a step is counted.
 _SMALL: Final = ("gpt2-xl", "--cluster", "dgx-h100", "--global-batch", "8", "--sequence", "1024")
+# Frames that are no calls: from Python 3.12 on they are none.
+_NO_CALLS: Final = ("<listcomp>", "<setcomp>", "<dictcomp>")
 # What is wanted of a count, with the reason where it is missed.
 WANTED: Final = {
     "python_files": "300 at most",
@@ -223,7 +225,8 @@ def way_to(function: str, arguments: tuple[str, ...]) -> tuple[int, int]:
         if way or event != "call" or frame is None or frame.f_code.co_name != function:
             return
         while frame is not None:
-            if frame.f_code.co_filename.startswith(str(SOURCE / PACKAGE)):
+            own = frame.f_code.co_filename.startswith(str(SOURCE / PACKAGE))
+            if own and frame.f_code.co_name not in _NO_CALLS:
                 way.append((frame.f_code.co_filename, frame.f_code.co_name))
             frame = frame.f_back
 

@@ -266,7 +266,9 @@ def plan_runnable(
         num_alternatives, in_kind, aim, crew, to_beat, is_bounded, shelves or Shelves()
     )
     refuse(weight_faults(question))
-    found = _plan_with_gradients(question, budget, wanted)
+    account = question.account
+    counts = account is not None and account.may_hold_less and question.keeps_beside
+    found = (_plan_counted if counts else _plan_or_leaner)(question, budget, wanted)
     for allowed in _made_anew(question):
         more = _plan_without(replace(question, allowed=allowed), budget, wanted)
         found = _joined(found, more, wanted)
@@ -384,29 +386,23 @@ def weight_faults(question: ModelQuestion) -> Iterator[Fault]:
 _SHARDS_WEIGHTS: Final = 3  # the ZeRO stage
 
 
-def _plan_with_gradients(question: ModelQuestion, budget: Budget, wanted: _Wanted) -> ModelOutcome:
-    """`plan_runnable` where a run is counted with its gradients all the time."""
-    account = question.account
-    counts = account is not None and account.may_hold_less and question.keeps_beside
+def _plan_or_leaner(question: ModelQuestion, budget: Budget, wanted: _Wanted) -> ModelOutcome:
+    """All parts of the space; where hosts hold no plan of them, those that keep least there."""
+    found, modes = _plan_all(question, budget, wanted), question.allowed.recompute
+    on_device = tuple(mode for mode in modes if mode is not Recompute.OFFLOAD)
+    if question.settings.recipe.offload is not None and Recompute.FULL in modes:
+        on_device = _FULL
+    if found.priced or on_device in (modes, ()):
+        return found
+    leaner = replace(question, allowed=replace(question.allowed, recompute=on_device))
+    return replace(found, priced=_plan_all(leaner, budget, wanted).priced)
+
+
+def _plan_counted(question: ModelQuestion, budget: Budget, wanted: _Wanted) -> ModelOutcome:
+    """`plan_runnable` where what a run keeps beside the margins is counted of plans alone."""
     count, in_kind = wanted.num_alternatives, wanted.in_kind
-    # Where tensors are counted afterwards, few may be left of all that are near the best.
-    more = wanted._replace(
-        num_alternatives=(_OF_A_KIND if counts and in_kind else 1) * count,
-        in_kind=in_kind and not counts,
-    )
-
-    def searched(asked: ModelQuestion) -> ModelOutcome:
-        found, modes = _plan_all(asked, budget, more), asked.allowed.recompute
-        on_device = tuple(mode for mode in modes if mode is not Recompute.OFFLOAD)
-        if asked.settings.recipe.offload is not None and Recompute.FULL in modes:
-            on_device = _FULL
-        if found.priced or on_device in (modes, ()):
-            return found
-        leaner = replace(asked, allowed=replace(asked.allowed, recompute=on_device))
-        return replace(found, priced=_plan_all(leaner, budget, more).priced)
-
-    if not counts:
-        return searched(question)
+    # Few may be left of all that are near the best.
+    more = wanted._replace(num_alternatives=(_OF_A_KIND if in_kind else 1) * count, in_kind=False)
     alone = replace(question, account=None)
 
     def fitting_of(found: ModelOutcome) -> tuple[list[Priced], float]:
@@ -423,17 +419,18 @@ def _plan_with_gradients(question: ModelQuestion, budget: Budget, wanted: _Wante
             if fitting or not missing_bytes or budget.stopped:
                 return fitting
             room_bytes -= min(missing_bytes, _LESS * room_bytes)
-            found = searched(replace(asked, cluster=with_usable(asked.cluster, room_bytes)))
+            cluster = with_usable(asked.cluster, room_bytes)
+            found = _plan_or_leaner(replace(asked, cluster=cluster), budget, more)
         return fitting_of(found)[0]
 
-    first = searched(alone)
+    first = _plan_or_leaner(alone, budget, more)
     fitting, missing_bytes = fitting_of(first)
     allowed = question.allowed
     if not fitting and missing_bytes and 1 in allowed.pipeline and allowed.pipeline != _ONE:
         # Plans without a pipeline are few, and what is counted is most of what they hold.
         unpiped = replace(alone, allowed=replace(allowed, pipeline=_ONE))
         with suppress(InvalidInput):  # nothing may be left of a field
-            fitting = with_less_room(unpiped, searched(unpiped))
+            fitting = with_less_room(unpiped, _plan_or_leaner(unpiped, budget, more))
     if not fitting and missing_bytes:
         fitting = with_less_room(alone, first)
     proved = first.exhausted and bool(fitting or not first.priced)
