@@ -94,7 +94,7 @@ def test_faulty_tables_name_their_line(run, folder, old, new, told):
         ),
         (("gpt2", "--budget", "0s"), "budget: must be > 0"),
         (("gpt2", "--device", "tpu"), "device: must be one of cpu, cuda"),
-        (("small.json",), "this one is a profile already"),
+        (("small.json",), "must be a model, not a profile"),
         (("tiny.json", "-o", "tiny.json"), "must not be the input"),
     ],
 )

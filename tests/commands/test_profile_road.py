@@ -10,11 +10,14 @@ import pytest
 from mixed_clusters import ETHERNET
 from trainwright import diff, estimate, explain, improve, plan, reasons, sweep, what_if
 from trainwright.cluster import Cluster
-from trainwright.commands.export import bundle_of
+from trainwright.commands.export import bundle_of, export
+from trainwright.documents.jobs import _places_in, job_of
+from trainwright.documents.runs import layer_kinds
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.formats import catalog
 from trainwright.formats.document_json import decode
 from trainwright.formats.profile_json import write_profile
+from trainwright.options.inputs import resolve_model
 from trainwright.planning.question.question import (
     Allowed,
     ModelQuestion,
@@ -204,6 +207,54 @@ def test_a_sequence_length_chooses_among_points_that_differ_in_it(roads, tmp_pat
         plan(both, **asked)
     chosen.save(tmp_path / "plan.json")
     assert explain(tmp_path / "plan.json").document.step_time_s == alone.document.step_time_s
+
+
+JOBS = ({"pp": 1, "tp": 2}, {"pp": 3, "schedule": "1f1b"}, {"pp": 2, "schedule": "interleaved"})
+
+
+@pytest.mark.parametrize("options", JOBS)
+def test_a_plan_is_the_same_job_by_both_roads_once_the_model_is_named(roads, options):
+    config, profile, cluster = roads
+    asked = {"cluster": cluster, "global_batch": 16, "micro_batch": 1, "zero": 1, "top": 0}
+    asked |= {"recompute": "none,full", **options}
+    told = plan(config, sequence=1024, cp=1, calibration="none", **asked)
+    known, described = plan(profile, **asked), resolve_model(config)
+    assert job_of(known.document, described) == job_of(told.document)
+    stated = {"cluster": cluster, "global_batch": 16, "micro_batch": 1, "zero": 1, **options}
+    told = estimate(config, sequence=1024, calibration="none", **stated)
+    assert job_of(estimate(profile, **stated).document, described) == job_of(told.document)
+
+
+def test_a_profile_is_exported_as_the_model_that_is_named(roads, tmp_path):
+    config, profile, cluster = roads
+    asked = {"cluster": cluster, "global_batch": 16, "pp": 2, "schedule": "1f1b", "zero": 1}
+    found = plan(profile, recompute="none", top=0, **asked)
+    made = export(found, "megatron", model=config, output=tmp_path / "job").document
+    assert "does not say how the model trains" in made.warnings[-1]
+    script = "".join(file.read_text() for file in (tmp_path / "job").glob("*.sh"))
+    assert "--pipeline-model-parallel-size 2" in script
+    with pytest.raises(InvalidInput, match="must have 6 blocks, as the profile has, got 12"):
+        export(found, "megatron", model="gpt2")
+    with pytest.raises(InvalidInput, match="must be a model, not a profile"):
+        export(found, "megatron", model=profile)
+    with pytest.raises(InvalidInput, match="the document says what its model is"):
+        export(estimate("gpt2", sequence=1024, **asked), "megatron", model="gpt2")
+
+
+def test_ends_that_are_one_layer_of_the_profile_are_all_that_the_model_has_there():
+    model = catalog.model("gpt2").config
+    kinds = [*layer_kinds(model)]
+    first, last = kinds.index("block"), len(kinds) - 1 - kinds[::-1].index("block")
+    blocks = ["block"] * model.num_layers
+    assert _places_in(model, kinds) == [*range(len(kinds) + 1)]
+    places = _places_in(model, ["embedding", *blocks, "lm_head"])
+    assert places == [0, *range(first, last + 2), len(kinds)]
+    assert _places_in(model, blocks) == [0, *range(first + 1, last + 1), len(kinds)]
+    for chain in (["layer"] * 14, [*blocks[:6], "mixer", *blocks[6:]]):
+        with pytest.raises(UnsupportedFeature, match="no blocks in one row"):
+            _places_in(model, chain)
+    with pytest.raises(InvalidInput, match="must have 2 and 1"):
+        _places_in(model, ["embedding", "dropout", *blocks, "lm_head"])
 
 
 SPACE = {"tp": "..2", "micro_batch": "..2", "recompute": "none,full", "schedule": "1f1b"}

@@ -44,7 +44,7 @@ from trainwright.errors import Fault, InvalidInput, refuse
 from trainwright.formats import codesign_document
 from trainwright.formats.document_json import decode
 from trainwright.model import TransformerConfig, count_parameters
-from trainwright.options.inputs import ModelInput, resolve_model
+from trainwright.options.inputs import resolve_model
 from trainwright.options.option import Options
 from trainwright.provenance import __version__
 from trainwright.units import GIB, parse_hardware_bandwidth, parse_memory
@@ -395,10 +395,6 @@ def job_record(
     are 4 and 8 from 50 billion parameters on, else 1, 2, 4 and 8, as far as the model can be cut.
     """
     given = resolve_model(model)
-    if not isinstance(given, ModelInput):
-        raise InvalidInput.of(
-            "model", f'must be a model with layers, got the profile "{model}"; see trainwright plan'
-        )
     config = given.config
     positions = config.max_positions or _ROTARY_SEQUENCE
     length = options.get("sequence") or 2 ** (positions.bit_length() - 1)

@@ -19,6 +19,7 @@ from trainwright.formats.atomic_file import check_folder, file_bytes, write_fold
 from trainwright.frameworks import export_target, needs_orders, write
 from trainwright.frameworks.chrome_trace import trace_of
 from trainwright.frameworks.launch import Launcher
+from trainwright.options.inputs import resolve_model
 from trainwright.plans.capability import CHROME_TRACE
 from trainwright.plans.job import ExportBundle, Job, Stamp
 from trainwright.step.account import step_timeline
@@ -32,6 +33,7 @@ def export(
     document: Exportable,
     to: str,
     *,
+    model: str | Path | None = None,
     output: str | Path | None = None,
     launcher: str = "torchrun",
     allow_nearest: bool = False,
@@ -42,8 +44,8 @@ def export(
 
     `to` is a target with or without a version (`torchtitan@0.2`), "chrome-trace" or "dry-run".
     `document` is a plan or an estimate of a model; an improvement stands for its recommended
-    change, a what-if for the plan with the changes, a sweep for its best row. `launcher` is
-    "torchrun" or "slurm".
+    change, a what-if for the plan with the changes, a sweep for its best row. Of a profile `model`
+    says what its layers are, as `plan` would take it. `launcher` is "torchrun" or "slurm".
     With `allow_nearest`, what the target cannot express is replaced by the nearest choice it can,
     and the plan is priced again. `check` hands the files to the framework's own parser, where
     that is installed.
@@ -60,7 +62,8 @@ def export(
         if output is not None:
             write_folder(output, bundle.files, force=force)
         return Report(_document(bundle, jobs.stamp_of(found), output, None, None))
-    job, nearest = jobs.job_of(found), None
+    described = None if model is None else resolve_model(model)
+    job, nearest = jobs.job_of(found, described), None
     if allow_nearest and gaps_of(job, target):
         from trainwright.frameworks.nearest import nearest_job
 
@@ -77,6 +80,9 @@ def export(
     if nearest is not None:
         stamp = replace(stamp, changes=nearest.changes)
     bundle = _written(found, job, stamp, target, launcher, is_nearest=nearest is not None)
+    if described is not None:
+        told = "the profile does not say how the model trains: the files say what is usual"
+        bundle = replace(bundle, warnings=(*bundle.warnings, *described.warnings, told))
     checked = None
     if check:
         from trainwright.frameworks.nearest import check_bundle

@@ -19,7 +19,7 @@ from trainwright.options.clusters import (
     expected,
     software_named_by,
 )
-from trainwright.options.inputs import ModelInput, naming_options, resolve_model
+from trainwright.options.inputs import naming_options, resolve_model
 from trainwright.options.run import as_trained
 from trainwright.options.table import read, verb
 from trainwright.plans.capability import capability_of, known_target
@@ -53,8 +53,6 @@ def fit(model: str | Path, *, gpu: str, **options: Any) -> Report[FitResult]:
     count, cluster = devices_named(gpu)
     software = software_named_by(options) or SOFTWARE
     given = resolve_model(model)
-    if not isinstance(given, ModelInput):
-        raise InvalidInput.of("model", "must be a model, not a profile")
     learned = given.config.max_positions
     length = options.get("sequence") or (min(SEQUENCE, learned) if learned else SEQUENCE)
     own, further = given.config.num_mtp_layers, options.get("mtp_layers")

@@ -22,7 +22,7 @@ from trainwright.formats.measured_csv import read_layer_files
 from trainwright.formats.profile_json import write_profile
 from trainwright.model import RunShape, layer_graph
 from trainwright.model.run_shape import PRECISIONS, precision_named
-from trainwright.options.inputs import ModelInput, display_name, naming_options, resolve_model
+from trainwright.options.inputs import display_name, naming_options, resolve_model
 from trainwright.options.table import option_of
 from trainwright.profile import Profile, ProfileFile, Recompute
 from trainwright.profile.measured_model import LayerTiming
@@ -199,8 +199,6 @@ def profile_model(
     degrees = _degrees(tp)
     _check_names(device=(device, DEVICES), precision=(precision, TIMED_PRECISIONS))
     given = resolve_model(model)
-    if not isinstance(given, ModelInput):
-        raise InvalidInput.of("model", "must be a model; this one is a profile already")
     config = given.config
     pool = None if cluster is None else _pool(cluster, max(degrees))
     found = open_device(device)

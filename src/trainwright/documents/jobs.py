@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,9 +16,11 @@ from trainwright.documents.printing import Report
 from trainwright.documents.registry import COMPARABLE
 from trainwright.documents.runs import (
     job_of_configuration,
+    layer_kinds,
     model_and_cluster,
     planned_job,
     planned_parts,
+    stage_part,
     trained_and_cluster,
 )
 from trainwright.documents.view import Line, column, size, table_of, words
@@ -41,14 +43,21 @@ from trainwright.step.predict import plan_of, profile_of_run
 from trainwright.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
+    from trainwright.model import TransformerConfig
+    from trainwright.options.inputs import ModelInput
     from trainwright.profile.measured_model import Trained
 
 Jobbed = ModelPlanResult | ModelEstimateResult
 
 
-def job_of(document: Jobbed) -> Job:
-    """The job of a document. Raises `InvalidInput` where the document holds no plan."""
+def job_of(document: Jobbed, described: ModelInput | None = None) -> Job:
+    """The job of a document. Raises `InvalidInput` where the document holds no plan.
+
+    A profile says what layers cost; what they are is `described`, of a profile alone.
+    """
     document = priced_plan(document)
+    if described is not None:
+        return _job_of_measured(document, described)
     model, cluster = model_and_cluster(document.request)
     if isinstance(document, ModelPlanResult):
         return planned_job(document, model, cluster)
@@ -56,6 +65,69 @@ def job_of(document: Jobbed) -> Job:
     return job_of_configuration(
         run, model, cluster, model_name=document.request.model.name or "model"
     )
+
+
+def _job_of_measured(document: Jobbed, described: ModelInput) -> Job:
+    """The job of a plan or run of a profile that is one of the model described."""
+    if document.request.model.kind != "profile":
+        raise InvalidInput.of("model", "must be left out: the document says what its model is")
+    if isinstance(document, ModelPlanResult) and document.on_pools:
+        raise UnsupportedFeature(
+            "model: plans of a profile on several pools are not exported",
+            alternative="plan the profile on the pools of one kind, or the model itself",
+        )
+    plan, profile, cluster = plan_and_profile(document)
+    if profile.point.sequence_length in (None, 1):
+        problem = "must have a sequence length, which the profile does not say"
+        raise InvalidInput.of("document", f"{problem}; plan it with --sequence N")
+    model = described.config
+    places = _places_in(model, [layer.name for layer in profile.structure.layers])
+    if isinstance(document, ModelPlanResult):
+        kinds, parts = layer_kinds(model), []
+        for stage, blocks in zip(plan.stages, block_modes(document), strict=True):
+            start, after = places[min(stage.layers)], places[max(stage.layers) + 1]
+            modes = iter(blocks)
+            own = kinds[start:after]
+            dealt = [next(modes) if k is LayerKind.BLOCK else Recompute.NONE for k in own]
+            parts.append(stage_part(own, dealt, kinds, start))
+        job = planned_job(document, model, cluster, tuple(parts))
+    else:
+        run = document.request.configuration
+        job = job_of_configuration(run, model, cluster, model_name="model")
+    precision = profile.point.precision or job.precision
+    return replace(job, model_name=described.embedded.name or "model", precision=precision)
+
+
+def _places_in(model: TransformerConfig, names: Sequence[str | None]) -> list[int]:
+    """Where each layer of a profile begins in the model, and where the last one ends.
+
+    An end that the profile has as one layer is all that the model has there.
+    """
+    kinds = layer_kinds(model)
+    spans = []
+    for chain in (names, kinds):
+        blocks = [at for at, name in enumerate(chain) if name == LayerKind.BLOCK]
+        if not blocks or blocks != [*range(blocks[0], blocks[-1] + 1)]:
+            whose = "the profile" if chain is names else "the model"
+            raise UnsupportedFeature(
+                f"model: {whose} has no blocks in one row, by which the two are matched",
+                alternative='name the layers of the profile, blocks "block"',
+            )
+        spans.append((blocks[0], len(blocks), len(chain) - 1 - blocks[-1]))
+    (before, count, after), (own_before, own_count, own_after) = spans
+    if count != own_count:
+        problem = f"must have {count} blocks, as the profile has, got {own_count}"
+        raise InvalidInput.of("model", problem)
+    if before not in (0, 1, own_before) or after not in (0, 1, own_after):
+        ends = f"{own_before} layers before the blocks and {own_after} after them"
+        problem = f"must have {before} and {after}, as the profile has, got {ends}"
+        raise InvalidInput.of("model", problem)
+    blocks_at = [own_before + at for at in range(count + 1)]
+    heads = [*range(before)] if before == own_before else [0] * before
+    tails = [own_before + count + at + 1 for at in range(after)]
+    places = [*heads, *blocks_at, *tails]
+    places[0], places[-1] = 0, len(kinds)
+    return places
 
 
 def stamp_of(document: Jobbed) -> Stamp:

@@ -95,7 +95,8 @@ def model_and_cluster(
         raise UnsupportedFeature(
             f"{request.model.name} is a profile: it says what layers cost, not what they are, and "
             "no framework can be told to build them",
-            alternative="plan the model itself, by its config.json or its name in the catalog",
+            alternative="say what it is to export, with --model, or plan the model itself, by its "
+            "config.json or its name in the catalog",
         )
     model = decode(TransformerConfig, request.model.content, path="request.model.content")
     return model, decode(Cluster, request.cluster.content, path="request.cluster.content")
@@ -129,8 +130,13 @@ def job_of_configuration(
     )
 
 
-def planned_job(document: ModelPlanResult, model: TransformerConfig, cluster: Cluster) -> Job:
-    """The job of the plan, whose replicas all run alike.
+def planned_job(
+    document: ModelPlanResult,
+    model: TransformerConfig,
+    cluster: Cluster,
+    measured: tuple[StagePart, ...] | None = None,
+) -> Job:
+    """The job of the plan, whose replicas all run alike; its stages, where layers were `measured`.
 
     Raises `InvalidInput` where the document holds none, `UnsupportedFeature` where replicas on
     several pools run differently, or lie on parts of nodes.
@@ -152,7 +158,7 @@ def planned_job(document: ModelPlanResult, model: TransformerConfig, cluster: Cl
         model=model,
         model_name=document.request.model.name or "model",
         parallelism=degrees,
-        stages=planned_parts(document, model),
+        stages=planned_parts(document, model) if measured is None else measured,
         placement=placement_of(shape),
         shape=family_shape(shape),
         microbatch_size=size,

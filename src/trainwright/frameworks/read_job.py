@@ -286,10 +286,7 @@ def stated_model(job: StatedJob, model: str | Path | None) -> ModelInput:
         config = _changed(job.run.model_name, job.run.model_changes)
         return ModelInput(config=config, embedded=embed("model", job.name, encode(config)))
     if model is not None or (job.run.model is None and job.run.model_name is not None):
-        found = resolve_model(model) if model is not None else _resolved(job.run.model_name or "")
-        if not isinstance(found, ModelInput):
-            raise InvalidInput.of("model", "must be a model, not a profile, beside --from")
-        return found
+        return resolve_model(model) if model is not None else _resolved(job.run.model_name or "")
     if job.run.model is None:
         why = next(
             (note for note in job.run.notes if settings.UNDESCRIBED in note), "it names none"
@@ -309,7 +306,7 @@ def _changed(name: str, changes: Mapping[str, Any]) -> TransformerConfig:
     return changed_model(known, changes).config
 
 
-def _resolved(name: str) -> object:
+def _resolved(name: str) -> ModelInput:
     """The catalog's model of a name, or that of the local cache; asks for it where neither is."""
     try:
         return resolve_model(settings.catalog_name(name) or name)

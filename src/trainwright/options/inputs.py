@@ -288,9 +288,12 @@ class ModelInput:
 Input = TypeVar("Input", ProfileInput, ModelInput, PlacementInput)
 
 
-def resolve_model(model: str | Path | Profile | ProfileFile) -> ProfileInput | ModelInput:
-    """Like `resolve_input`, for commands that do not read placement problems."""
-    return no_placement(resolve_input(model), model)
+def resolve_model(model: str | Path | Profile | ProfileFile) -> ModelInput:
+    """Like `resolve_input`, for commands that ask what layers are, whatever they cost."""
+    found = no_placement(resolve_input(model, on_cluster=True), model)
+    if not isinstance(found, ModelInput):
+        raise InvalidInput.of("model", "must be a model, not a profile")
+    return found
 
 
 def no_placement(

@@ -298,6 +298,7 @@ ROWS += option.section(
         metavar="TARGET[@VERSION]",
         required=True,
     ),
+    option.row("model", option.TEXT, "What the layers of a profile are."),
     option.row("launcher", option.NAME, "torchrun or slurm.", default="torchrun"),
     option.row(
         "allow-nearest",
