@@ -247,6 +247,9 @@ def test_orders_that_no_framework_runs_are_asked_for_where_none_is_meant(planned
     assert "stp" not in asked(tensor=1, virtual_stages=Span()).allowed.schedules  # hides nothing
     assert "seq1f1b" in (one := asked(virtual_stages=Span.only(1)).allowed.schedules)
     assert not {"stp", "slimpipe"} & set(one)
+    uneven = asked(pipeline=3, virtual_stages=Span()).allowed.schedules  # slices of 3 are not equal
+    assert "slimpipe" not in uneven
+    assert "seq1f1b" in uneven
     assert asked(pipeline=1, virtual_stages=Span()) is None
     plan = Plan(stages=(stage,), num_microbatches=8, parallelism=Parallelism(pipeline=2))
     assert unnamed(question, plan) is None  # 1F1B is named

@@ -42,6 +42,7 @@ from trainwright.plans.status import Relaxation, Status
 from trainwright.profile import USUAL_MODES, Recompute
 from trainwright.profile.measured_model import MeasuredModel
 from trainwright.step.pools import chains_of
+from trainwright.step.stages import slice_faults
 from trainwright.units import GIB, format_bytes
 
 if TYPE_CHECKING:
@@ -265,7 +266,13 @@ def unnamed(question: ModelQuestion, plan: Plan) -> ModelQuestion | None:
         return None
     on_host = ON_HOST if question.cluster.accelerator.host else set()
     families = SLICED | on_host | (BRAIDED if degrees.tensor > 1 else set())
-    named = tuple(f for f in sorted(families) if _has_chunks(f, own.virtual_stages))
+    length = question.workload.sequence_length
+
+    def can_run(family: str) -> bool:
+        faults = slice_faults(family, question.model, length, num_ranks=degrees.pipeline)
+        return _has_chunks(family, own.virtual_stages) and not any(faults)
+
+    named = tuple(filter(can_run, sorted(families)))
     if not named:
         return None
     kept: dict[str, Any] = {axis: Span.only(getattr(degrees, axis)) for axis, _ in _KEPT}
