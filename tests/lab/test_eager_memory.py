@@ -189,6 +189,60 @@ def test_attention_without_a_fused_kernel_keeps_its_softmax_in_float32() -> None
     assert max(map(abs, errors.values())) < 0.08, shown
 
 
+def compared(logits: Any, tokens: Any, *, fused: bool) -> Any:
+    """Log-probabilities of tokens, as TRL 1.13 has them of float32 logits, or a kernel at once."""
+    import torch
+
+    class Kernel(torch.autograd.Function):
+        """What trl 1.14 allocates (kernels/logprob_entropy.py)."""
+
+        @staticmethod
+        def forward(ctx: Any, logits: Any) -> Any:
+            ctx.save_for_backward(logits)
+            return logits.new_empty(logits.shape[:-1])
+
+        @staticmethod
+        def backward(ctx: Any, _: Any) -> Any:
+            return torch.empty_like(ctx.saved_tensors[0])
+
+    if fused:
+        return Kernel.apply(logits)
+    chosen = torch.gather(logits, dim=-1, index=tokens.unsqueeze(-1)).squeeze(-1)
+    return chosen - torch.stack([torch.logsumexp(row, dim=-1) for row in logits])
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("fused", [False, True])
+def test_log_probabilities_beside_a_reference_take_what_the_account_says(fused: bool) -> None:
+    """Of a pair of answers; outputs are float32, as Accelerate makes them under mixed precision."""
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    from trainwright.lab.rank_program import Held, watched
+
+    answers, length, width, words = 2, 1025, 16, 32_768
+    held = Held()
+    with FakeTensorMode(), watched(held), held:
+        states = torch.zeros(answers, length, width, dtype=torch.bfloat16, requires_grad=True)
+        head = torch.zeros(words, width, dtype=torch.bfloat16)
+        tokens = torch.zeros(answers, length - 1, dtype=torch.long)
+
+        def log_probs(states: Any) -> tuple[Any, Any]:
+            logits = torch.nn.functional.linear(states, head).float()
+            return compared(logits[..., :-1, :], tokens, fused=fused), logits
+
+        own, logits = log_probs(states)
+        with torch.no_grad():
+            its, of_reference = log_probs(states)
+        loss = torch.nn.functional.logsigmoid((own - its).sum(1)).mean()
+        del logits, of_reference, own, its
+        loss.backward()
+    account = framework_memory("trl")
+    kept = 4 if fused else 6  # a 16-bit softmax or a float32 one, and the gradient in 16 bit
+    beside = account.compared_fused_bytes if fused else account.compared_bytes
+    assert held.peak == pytest.approx((kept + beside) * answers * length * words, rel=0.02)
+
+
 @pytest.mark.torch
 def test_replicas_hold_a_copy_of_all_gradients_in_buckets() -> None:
     import torch

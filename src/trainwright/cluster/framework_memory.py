@@ -68,6 +68,8 @@ class FrameworkMemory:
     gradient is whole before it is added to the old one; with `keeps_stage_output` each microbatch
     in flight keeps the hidden state that its stage sent on. `loss_bytes` per logit come on top of
     a float32 softmax and the gradient of 16-bit logits, at the loss and while nothing is fused;
+    where tokens' log-probabilities are compared with a reference's it is `compared_bytes`, and with
+    a kernel that makes these of logits at once `compared_fused_bytes` on top of what that keeps;
     with `keeps_gathered_inputs` a tensor group keeps what it gathered for a product, not its shard.
     With `puts_back_by_index` experts keep the output of their activation beside its product, and
     backward has the routed tokens three times at once.
@@ -119,6 +121,8 @@ class FrameworkMemory:
     keeps_stage_output: bool = False
     keeps_gathered_inputs: bool = False
     loss_bytes: float = 0.0
+    compared_bytes: float = 0.0
+    compared_fused_bytes: float = 0.0
     puts_back_by_index: bool = False
     norm_bytes: float = 0.0
     keeps_activated: bool = False
@@ -177,6 +181,8 @@ class FrameworkMemory:
             self.plain_update_bytes,
             self.bucket_parameters,
             self.loss_bytes,
+            self.compared_bytes,
+            self.compared_fused_bytes,
             self.copies_gradients,
             self.accumulates_apart,
             self.keeps_stage_output,

@@ -709,12 +709,13 @@ def _newest_bytes(graph: LayerGraph, ends: _Ends) -> float:
 def _loss_bytes(
     graph: LayerGraph, model: TransformerConfig, run: Configuration, account: FrameworkMemory
 ) -> float:
-    """What the loss makes on top, where nothing is fused."""
-    if run.fused_cross_entropy:
-        return 0.0
-    shape = graph.run
+    """What the loss makes on top, of all logits where a reference's are there, too."""
+    shape, each = graph.run, 0.0 if run.fused_cross_entropy else account.loss_bytes
+    if model.tuning.reference and shape.loss_chunk is None:
+        fused = run.fused_cross_entropy
+        each = max(each, account.compared_fused_bytes if fused else account.compared_bytes)
     logits = shape.loss_tokens * shape.padded(model.vocabulary_size) / shape.tensor_parallel
-    return account.loss_bytes * logits
+    return each * logits
 
 
 def _most_blocks(run: Configuration, model: TransformerConfig) -> int:

@@ -466,6 +466,7 @@ def _trl(
     own = ("activations to cpu",) if checkpoints.switch("offload") else ()
     offload = _offloaded(found)
     in_parts = found.text("loss_type") == "chunked_nll" or found.is_on(script.LOG_PROBS)
+    by_kernel = found.is_on(script.FUSED_LOG_PROBS)
     run = _trainer(
         found,
         beside,
@@ -488,6 +489,7 @@ def _trl(
     run = replace(
         run,
         loss_chunk=LOSS_CHUNKS["trl"] if in_parts else None,
+        fused_cross_entropy=by_kernel or None,
         freeze=None if adapters else frozen or None,
     )
     return _with_offloaded(run, offload) if offload else replace(run, offload=(*run.offload, *own))

@@ -746,6 +746,7 @@ def _requiring(text: str, beside: Beside) -> Iterator[str]:
 # of them do, of 1.14 the first three where `use_liger_kernel` is on (its release notes).
 _STREAMED: Final = ("dpo", "kto", "grpo", "rloo")
 LOG_PROBS: Final = "streamed_log_probs"  # a word of our own for it
+FUSED_LOG_PROBS: Final = "fused_log_probs"  # of all logits, by a kernel that is there since 1.14
 
 
 def _log_probs(
@@ -759,6 +760,12 @@ def _log_probs(
     said = (held_from(each, "trl", release) for each in _requiring(text, beside))
     if (asked := next(filter(None, said), None)) is not None:
         return {LOG_PROBS: True}, (f"{kind}: logits are priced part by part, as {asked} has them",)
+    said = (held_from(each, "trl", (1, 14)) for each in _requiring(text, beside))
+    if (asked := next(filter(None, said), None)) is not None:
+        return {FUSED_LOG_PROBS: True}, (
+            f"{kind}: all logits of a microbatch are priced at once, as {asked} has them; since "
+            f"TRL 1.15, give --loss-chunk {LOSS_CHUNKS['trl']}",
+        )
     number = ".".join(map(str, release))
     since = f"TRL before {number}; since then, give --loss-chunk {LOSS_CHUNKS['trl']}"
     return {}, (f"{kind}: all logits of a microbatch are priced at once, as in {since}",)
