@@ -78,6 +78,8 @@ class FrameworkMemory:
     `keeps_activated` dense and shared feed-forward parts keep the output of a gated activation
     beside its product; with `keeps_tiles` a part that works on some tokens at a time keeps what
     all of them need backward.
+    With `merges_rings` a ring of context ranks is PyTorch's, which has the keys of all ranks at
+    once and sums gradients in float32.
     Where `softmax_bytes` are set, attention without a fused kernel keeps its softmax with so many
     bytes a number beside the narrower one that it multiplies. With `upcasts_quantized` all but
     weights of 4 or 8 bits is float32 where adapters train beside these, unless ZeRO-3 shards them.
@@ -128,6 +130,7 @@ class FrameworkMemory:
     keeps_activated: bool = False
     keeps_tiles: bool = False
     softmax_bytes: float = 0.0
+    merges_rings: bool = False
     upcasts_quantized: bool = False
     reuses_buffers: bool = False
     gathers_ahead: bool = True
@@ -192,6 +195,7 @@ class FrameworkMemory:
             self.keeps_activated,
             self.keeps_tiles,
             self.softmax_bytes,
+            self.merges_rings,
             self.upcasts_quantized,
             self.keeps_frozen,
             self.whole_experts,

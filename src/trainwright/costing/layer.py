@@ -424,6 +424,30 @@ def ring_merging_bytes(c: int, a: float, k: float) -> tuple[float, float]:
     return forward, (a + 2 * _SUMS) * (c + 1) + k * of_keys
 
 
+def ring_held_bytes(c: int, a: float, k: float) -> float:
+    """What PyTorch's ring attention holds backward at its fullest beside queries, keys and values.
+
+    Bytes for each number of a context rank's queries, of `a` bytes each, with `c` ranks and `k`
+    numbers of keys and values: all of these of every rank, what attention gave and its gradient,
+    and gradients in float32, counted on fake tensors (`tests/lab/test_ring_merging.py`).
+    """
+    first = 2 * a + 2 * _SUMS + k * (4 * _SUMS + a / 2)
+    return max(first, first - a + a * k) + a * k * c
+
+
+def ring_backward(layer: LayerClass, run: RunShape) -> tuple[LayerClass, float]:
+    """A block up to its attention, and what that holds backward in a ring of PyTorch; 0 without."""
+    cores = [at for at, op in enumerate(layer.operators) if op.kind is OperatorKind.ATTENTION]
+    passed = [x for x in layer.exchanges if x.axis == "context" and x.kind == "ring"]
+    if not cores or not passed or not run.fused_attention:
+        return layer, 0.0
+    core, size = layer.operators[cores[0]], run.precision.activation_bytes
+    written, ranks = core.forward.written_bytes, run.context_parallel // run.trading_heads
+    of_keys = min(x.bytes for x in passed) / written
+    held = ring_held_bytes(ranks, size, of_keys) * written / size
+    return replace(layer, operators=layer.operators[: cores[0] + 1]), held
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rings:
     """The kernel that runs on one piece after another, what merging adds, and what is sent."""

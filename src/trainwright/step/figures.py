@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Final
 
 from trainwright.cluster import Accelerator
 from trainwright.cluster.framework_memory import Figure, FrameworkMemory, Share
+from trainwright.costing.layer import ring_backward
 from trainwright.model import CudaGraph, LayerKind, layer_graph
 from trainwright.model.config import WIDE_BITS, Norm
 from trainwright.model.feed_forward import FeedForward
@@ -671,10 +672,8 @@ def _beside_bytes(
     if account.keeps_stage_output and run.parallelism.pipeline > 1:
         added += hidden * held.microbatches_in_flight
     if account.keeps_gathered_inputs and shape.sequence_shards > 1:
-        most = _most_blocks(run, model)
-        blocks = held.microbatches_in_flight * most
-        if run.recompute is Recompute.FULL:
-            blocks = 1
+        blocks = held.microbatches_in_flight * _most_blocks(run, model)
+        blocks = 1 if run.recompute is Recompute.FULL else blocks
         added += _GATHERED * hidden * (shape.sequence_shards - 1) * blocks
     if ends.last:
         added += _loss_bytes(graph, model, run, account)
@@ -683,6 +682,8 @@ def _beside_bytes(
     added += _eager_bytes(graph, model, run, held, account, ends)
     added += 0.0 if account.keeps_tiles else _beside_tiles_bytes(graph, model)
     added += _softmax_bytes(graph, model, run, held, account, ends)
+    if account.merges_rings and model.experts is None:
+        added += _ring_bytes(graph, model, account)
     if run.recompute is Recompute.SELECTIVE and not account.keeps_attended:
         most = _most_blocks(run, model)
         blocks = min(run.recompute_blocks or most, most)
@@ -710,10 +711,10 @@ def _loss_bytes(
     graph: LayerGraph, model: TransformerConfig, run: Configuration, account: FrameworkMemory
 ) -> float:
     """What the loss makes on top, of all logits where a reference's are there, too."""
-    shape, each = graph.run, 0.0 if run.fused_cross_entropy else account.loss_bytes
+    shape, is_fused = graph.run, run.fused_cross_entropy
+    each = 0.0 if is_fused else account.loss_bytes
     if model.tuning.reference and shape.loss_chunk is None:
-        fused = run.fused_cross_entropy
-        each = max(each, account.compared_fused_bytes if fused else account.compared_bytes)
+        each = max(each, account.compared_fused_bytes if is_fused else account.compared_bytes)
     logits = shape.loss_tokens * shape.padded(model.vocabulary_size) / shape.tensor_parallel
     return each * logits
 
@@ -841,6 +842,20 @@ def _beside_tiles_bytes(graph: LayerGraph, model: TransformerConfig) -> float:
     made = (4 + 2 * (heads > max(shared, ranks))) * queries + keys + hidden
     gone = 2 * hidden + queries * (ranks > 1)  # what the feed-forward part and the output read
     return kept + max(hidden, made - gone - priced)
+
+
+def _ring_bytes(graph: LayerGraph, model: TransformerConfig, account: FrameworkMemory) -> float:
+    """What attention's backward in PyTorch's ring holds when what parts behind it kept is gone."""
+    tiles, found = account.keeps_tiles * _tile_bytes(graph, model, account), 0.0
+    for layer in (c for c in graph.classes if c.kind is LayerKind.BLOCK):
+        before, made = ring_backward(layer, graph.run)
+        kept, left = (
+            sum(tensor.bytes_per_device(graph.run) for tensor in each.saved)
+            + _eager_layer_bytes(each, graph, model, account, wide=0.0)
+            for each in (layer, before)
+        )
+        found = max(found, left + made - kept - layer.transient_bytes - tiles)
+    return found
 
 
 def _softmax_bytes(
