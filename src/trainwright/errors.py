@@ -14,7 +14,8 @@ Search code returns "no solution" as a value; only the front door raises `Infeas
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -61,6 +62,33 @@ def refuse(faults: Iterable[Fault]) -> None:
     """Raise `InvalidInput` with these faults, if there are any."""
     if found := tuple(faults):
         raise InvalidInput(found)
+
+
+# What numbers may be, at the birth of the value that has them; what is None says nothing.
+
+
+def too_low(of: object, least: int, *names: str, under: str = "") -> Iterator[Fault]:
+    """Of the named attributes, counts below the least one; `under` is what paths begin with."""
+    return _broken(of, names, f"must be >= {least}", lambda value: value >= least, under)
+
+
+def not_positive(of: object, *names: str, under: str = "") -> Iterator[Fault]:
+    """Of the named attributes, numbers that are not finite and above 0."""
+    return _broken(of, names, "must be finite and > 0", lambda value: 0 < value < math.inf, under)
+
+
+def negative(of: object, *names: str, under: str = "") -> Iterator[Fault]:
+    """Of the named attributes, numbers that are not finite and at least 0."""
+    return _broken(of, names, "must be finite and >= 0", lambda value: 0 <= value < math.inf, under)
+
+
+def _broken(
+    of: object, names: Iterable[str], rule: str, holds: Callable[[float], bool], under: str
+) -> Iterator[Fault]:
+    for name in names:
+        value = getattr(of, name)
+        if value is not None and not holds(value):
+            yield Fault(f"{under}{name}", f"{rule}, got {value}")
 
 
 class UnsupportedFeature(TrainwrightError):

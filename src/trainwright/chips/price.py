@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -41,7 +40,7 @@ from trainwright.costing.tiled import (
     machine_taking,
     product_times,
 )
-from trainwright.errors import InvalidInput
+from trainwright.errors import InvalidInput, negative, not_positive, refuse
 from trainwright.model import Phase
 from trainwright.profile import Recompute
 
@@ -108,9 +107,7 @@ class EnergyTable:
     supply_efficiency: float = _usual("supply_efficiency")
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            if not (math.isfinite(value := getattr(self, each.name)) and value >= 0):
-                raise InvalidInput.of(each.name, f"must be finite and >= 0, got {value!r}")
+        refuse(negative(self, *(each.name for each in fields(self))))
         if not 0 < self.supply_efficiency <= 1:
             wanted = f"must be above 0 and at most 1, got {self.supply_efficiency!r}"
             raise InvalidInput.of("supply_efficiency", wanted)
@@ -162,9 +159,7 @@ class VoltageCurve:
     most_volts: float = 1.2
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            if not (math.isfinite(value := getattr(self, each.name)) and value > 0):
-                raise InvalidInput.of(each.name, f"must be finite and > 0, got {value!r}")
+        refuse(not_positive(self, *(each.name for each in fields(self))))
         if not self.threshold_volts < self.least_volts <= self.volts <= self.most_volts:
             wanted = "must rise: threshold_volts, least_volts, volts of the process, most_volts"
             told = (self.threshold_volts, self.least_volts, self.volts, self.most_volts)

@@ -19,7 +19,7 @@ import numpy as np
 
 from trainwright.cluster import REFERENCE_DESIGN, ChipTemplate
 from trainwright.cluster.accelerator import CORE_BUFFER_BYTES_PER_UNIT, LEAST_CORE_BUFFER_BYTES
-from trainwright.errors import InvalidInput
+from trainwright.errors import InvalidInput, negative, not_positive, refuse
 from trainwright.units import KIB, MIB
 
 if TYPE_CHECKING:
@@ -49,9 +49,7 @@ class NumberFormat:
     energy_factor: float
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            if not 0 < (value := getattr(self, field.name)) < np.inf:
-                raise InvalidInput.of(field.name, f"must be finite and > 0, got {value!r}")
+        refuse(not_positive(self, *(each.name for each in fields(self))))
 
 
 NUMBER_FORMATS: Final[Mapping[str, NumberFormat]] = MappingProxyType(
@@ -230,13 +228,9 @@ class DieModel:
     lifetime_s: float = 3 * 365 * 86400.0
 
     def __post_init__(self) -> None:
-        for name in ("interfaces_mm2", "overhead_share", "defects_per_mm2", "wafer_cost"):
-            if not 0 <= (value := getattr(self, name)) < np.inf:
-                raise InvalidInput.of(name, f"must be finite and >= 0, got {value!r}")
+        refuse(negative(self, "interfaces_mm2", "overhead_share", "defects_per_mm2", "wafer_cost"))
         positive = ("logic_scale", "clustering", "wafer_diameter_mm", "reticle_mm2", "lifetime_s")
-        for name in positive:
-            if not 0 < (value := getattr(self, name)) < np.inf:
-                raise InvalidInput.of(name, f"must be finite and > 0, got {value!r}")
+        refuse(not_positive(self, *positive))
 
     def die_area_mm2(self, cores_and_buffers_mm2: Area) -> Area:
         """The whole die."""

@@ -66,7 +66,7 @@ from trainwright.cluster import (
     template_device,
 )
 from trainwright.cluster.calibration import software_named
-from trainwright.errors import Fault, InvalidInput, refuse
+from trainwright.errors import Fault, InvalidInput, negative, not_positive, refuse
 from trainwright.formats.atomic_file import read_bytes
 from trainwright.formats.calibration_toml import built_in_efficiencies
 from trainwright.units import KIB, MIB
@@ -78,10 +78,8 @@ _OF_SURROUNDINGS: Final = ("launch_s", "link_latency_s", "node_latency_s")
 
 
 def _positive(of: object, *, but: tuple[str, ...] = ()) -> None:
-    for each in fields(of):  # type: ignore[arg-type]
-        value = getattr(of, each.name)
-        if not (math.isfinite(value) and (value > 0 or (value == 0 and each.name in but))):
-            raise InvalidInput.of(each.name, f"must be finite and > 0, got {value!r}")
+    names = {each.name for each in fields(of)} - {*but}  # type: ignore[arg-type]
+    refuse((*not_positive(of, *sorted(names)), *negative(of, *but)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
-from trainwright.errors import Fault, UnsupportedFeature, refuse
+from trainwright.errors import Fault, UnsupportedFeature, negative, not_positive, refuse, too_low
 from trainwright.provenance import RARE, UNSTATED, Origin, Provenance
 from trainwright.units import GIB, KIB, MIB
 
@@ -292,20 +292,15 @@ class Surroundings:
         refuse(self._faults())
 
     def _faults(self) -> Iterator[Fault]:
-        for name in _POSITIVE:
-            if not (math.isfinite(value := getattr(self, name)) and value > 0):
-                yield Fault(name, f"must be finite and > 0, got {value!r}")
+        yield from not_positive(self, *_POSITIVE)
         for name in ("tensor_overlap", "gradient_overlap"):
             if not 0 <= (value := getattr(self, name)) <= 1:
                 yield Fault(name, f"must be from 0 to 1, got {value!r}")
-        if self.node_devices < 1:
-            yield Fault("node_devices", f"must be >= 1, got {self.node_devices}")
+        yield from too_low(self, 1, "node_devices")
         for name in ("link_efficiency", "node_efficiency"):
             if not 0 < (value := getattr(self, name)) <= 1:
                 yield Fault(name, f"must be in (0, 1], got {value!r}")
-        for name in _NOT_NEGATIVE:
-            if not (math.isfinite(value := getattr(self, name)) and value >= 0):
-                yield Fault(name, f"must be finite and >= 0, got {value!r}")
+        yield from negative(self, *_NOT_NEGATIVE)
 
 
 _ROUNDED: Final = 1e-12  # of a device's memory: what sums of bytes may round
@@ -357,9 +352,7 @@ class ChipCores:
         refuse(self._faults())
 
     def _faults(self) -> Iterator[Fault]:
-        for name in ("clock_hz", "glb_bytes_per_cycle"):
-            if not (math.isfinite(value := getattr(self, name)) and value > 0):
-                yield Fault(name, f"must be finite and > 0, got {value!r}")
+        yield from not_positive(self, "clock_hz", "glb_bytes_per_cycle")
         if self.precision not in ELEMENT_BYTES:
             wanted = f"must be one of {', '.join(ELEMENT_BYTES)}"
             yield Fault("precision", f'{wanted}, got "{self.precision}"')
@@ -487,9 +480,7 @@ class Accelerator:
         for name, value in positive.items():
             if not (math.isfinite(value) and value > 0):
                 yield Fault(name, f"must be finite and > 0, got {value!r}")
-        for name in _NEVER_NEGATIVE:
-            if not (math.isfinite(value := getattr(self, name)) and value >= 0):
-                yield Fault(name, f"must be finite and >= 0, got {value!r}")
+        yield from negative(self, *_NEVER_NEGATIVE)
         for name in ("power_watts", "price_per_hour"):
             stated = getattr(self, name)
             if stated is not None and not (math.isfinite(stated) and stated > 0):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from trainwright.cluster.accelerator import Accelerator, ChipCores, ChipTemplate, Surroundings
-from trainwright.errors import Fault, InvalidInput, UnsupportedFeature, refuse
+from trainwright.errors import Fault, InvalidInput, UnsupportedFeature, refuse, too_low
 from trainwright.provenance import Origin, Provenance
 
 if TYPE_CHECKING:
@@ -56,8 +56,7 @@ class NetworkLevel:
         refuse(self._faults())
 
     def _faults(self) -> Iterator[Fault]:
-        if self.size < 1:
-            yield Fault("size", f"must be >= 1, got {self.size}")
+        yield from too_low(self, 1, "size")
         bandwidth = self.bandwidth_bytes_per_s
         if not (math.isfinite(bandwidth) and bandwidth > 0):
             yield Fault("bandwidth_bytes_per_s", f"must be finite and > 0, got {bandwidth!r}")

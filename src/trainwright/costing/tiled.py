@@ -25,7 +25,7 @@ from trainwright.cluster import (
     Saturating,
     Surroundings,
 )
-from trainwright.errors import Fault, InvalidInput, UnsupportedFeature, refuse
+from trainwright.errors import Fault, UnsupportedFeature, not_positive, refuse, too_low
 from trainwright.model import (
     LayerClass,
     LayerGraph,
@@ -82,9 +82,7 @@ class TiledMachine:
         refuse(self._faults())
 
     def _faults(self) -> Iterator[Fault]:
-        for name in _POSITIVE:
-            if not (math.isfinite(value := getattr(self, name)) and value > 0):
-                yield Fault(name, f"must be finite and > 0, got {value!r}")
+        yield from not_positive(self, *_POSITIVE)
         if not self.compute_efficiency <= 1:
             yield Fault("compute_efficiency", f"must be <= 1, got {self.compute_efficiency!r}")
         if not (math.isfinite(self.launch_s) and self.launch_s >= 0):
@@ -191,9 +189,7 @@ class Product:
     wide: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("m", "n", "k", "batch"):
-            if (value := getattr(self, name)) < 1:
-                raise InvalidInput.of(name, f"must be >= 1, got {value}")
+        refuse(too_low(self, 1, "m", "n", "k", "batch"))
 
     @property
     def flops(self) -> float:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
 
-from trainwright.errors import Fault, refuse
+from trainwright.errors import Fault, refuse, too_low
 from trainwright.model.mixers import Mixer
 from trainwright.model.run_shape import RunShape, group_faults
 from trainwright.provenance import RARE
@@ -80,16 +80,13 @@ class Experts:
 
     def faults(self, num_layers: int) -> Iterator[Fault]:
         """What cannot be in a stack of `num_layers` blocks."""
-        for name in ("num_experts", "ffn_size"):
-            if (value := getattr(self, name)) < 1:
-                yield Fault(f"experts.{name}", f"must be >= 1, got {value}")
+        yield from too_low(self, 1, "num_experts", "ffn_size", under="experts.")
         if not 1 <= self.experts_per_token <= max(1, self.num_experts):
             problem = f"must be in 1..{self.num_experts}, got {self.experts_per_token}"
             yield Fault("experts.experts_per_token", problem)
         else:
             yield from self._group_faults()
-        if self.shared_ffn_size < 0:
-            yield Fault("experts.shared_ffn_size", f"must be >= 0, got {self.shared_ffn_size}")
+        yield from too_low(self, 0, "shared_ffn_size", under="experts.")
         if self.shared_gate and not self.shared_ffn_size:
             yield Fault("experts.shared_gate", "needs a shared expert (shared_ffn_size >= 1)")
         if not 0 <= self.num_dense_layers <= num_layers:
@@ -122,9 +119,7 @@ class Indexer:
 
     def faults(self) -> Iterator[Fault]:
         """Sizes that cannot be."""
-        for name in ("num_heads", "head_size", "num_keys"):
-            if (value := getattr(self, name)) < 1:
-                yield Fault(f"latent.indexer.{name}", f"must be >= 1, got {value}")
+        yield from too_low(self, 1, "num_heads", "head_size", "num_keys", under="latent.indexer.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,11 +146,8 @@ class LatentAttention:
 
     def faults(self) -> Iterator[Fault]:
         """Sizes that cannot be."""
-        for name in ("key_value_rank", "rotary_head_size", "plain_head_size", "value_head_size"):
-            if (value := getattr(self, name)) < 1:
-                yield Fault(f"latent.{name}", f"must be >= 1, got {value}")
-        if self.query_rank is not None and self.query_rank < 1:
-            yield Fault("latent.query_rank", f"must be >= 1, got {self.query_rank}")
+        sizes = ("key_value_rank", "rotary_head_size", "plain_head_size", "value_head_size")
+        yield from too_low(self, 1, *sizes, "query_rank", under="latent.")
         if self.indexer is not None:
             yield from self.indexer.faults()
             if self.query_rank is None:
@@ -204,14 +196,12 @@ class CompressedAttention:
 
     def faults(self, num_heads: int) -> Iterator[Fault]:
         """Sizes that cannot be."""
-        for name in ("query_rank", "output_groups", "output_rank"):
-            if (value := getattr(self, name)) < 1:
-                yield Fault(f"compressed.{name}", f"must be >= 1, got {value}")
+        counts = ("query_rank", "output_groups", "output_rank")
+        yield from too_low(self, 1, *counts, under="compressed.")
         if self.output_groups >= 1 and num_heads % self.output_groups:
             problem = f"must divide the {num_heads} heads, got {self.output_groups}"
             yield Fault("compressed.output_groups", problem)
-        if self.ratio is not None and self.ratio < 1:
-            yield Fault("compressed.ratio", f"must be >= 1, got {self.ratio}")
+        yield from too_low(self, 1, "ratio", under="compressed.")
         if self.indexer is not None:
             yield from self.indexer.faults()
             if self.ratio is None:
@@ -268,8 +258,7 @@ class LowRank:
         """What cannot be, whatever the model."""
         if self.bits not in (None, 4, 8, WIDE_BITS):
             yield Fault("tuning.low_rank.bits", f"must be 4, 8 or {WIDE_BITS}, got {self.bits}")
-        if self.rank < 1:
-            yield Fault("tuning.low_rank.rank", f"must be >= 1, got {self.rank}")
+        yield from too_low(self, 1, "rank", under="tuning.low_rank.")
         if not self.targets:
             yield Fault("tuning.low_rank.targets", "must have at least 1 entry, got 0")
         if not 0 <= self.dropout < 1:
@@ -533,9 +522,7 @@ class TransformerConfig:
             yield Fault("images", f"must be 0: the model takes no images, got {self.images}")
         if self.crosses and (len(self.towers) != 1 or self.images != 1):
             yield Fault("towers", "must be one, with one input per sequence, to attend to")
-        for name in _POSITIVE:
-            if (value := getattr(self, name)) < 1:
-                yield Fault(name, f"must be >= 1, got {value}")
+        yield from too_low(self, 1, *_POSITIVE)
         if self.num_kv_heads >= 1 and self.num_heads % self.num_kv_heads:
             yield Fault(
                 "num_kv_heads", f"must divide num_heads ({self.num_heads}), got {self.num_kv_heads}"
@@ -543,8 +530,7 @@ class TransformerConfig:
         for name in ("hidden_dropout", "attention_dropout"):
             if not 0 <= (value := getattr(self, name)) < 1:
                 yield Fault(name, f"must be in [0, 1), got {value!r}")
-        if self.sliding_window is not None and self.sliding_window < 1:
-            yield Fault("sliding_window", f"must be >= 1, got {self.sliding_window}")
+        yield from too_low(self, 1, "sliding_window")
         if any(not 0 <= layer < self.num_layers for layer in self.full_attention_layers):
             yield Fault("full_attention_layers", f"must be in 0..{self.num_layers - 1}")
         if not 0 <= self.num_mtp_layers <= max(0, self.num_layers):
@@ -573,8 +559,7 @@ class TransformerConfig:
             yield Fault("shared_norm", "needs parallel halves")
         if self.experts is not None:
             yield from self.experts.faults(self.num_layers)
-        if self.streams < 1:
-            yield Fault("streams", f"must be >= 1, got {self.streams}")
+        yield from too_low(self, 1, "streams")
         if self.residual_blocks < 0 or (self.residual_blocks and self.streams > 1):
             problem = f"must be >= 0, and 0 with streams, got {self.residual_blocks}"
             yield Fault("residual_blocks", problem)
@@ -834,9 +819,9 @@ class Tower:
 
     def faults(self) -> Iterator[Fault]:
         """Sizes that cannot be."""
-        for name in () if self.words else ("patch_features", "patches", "tokens"):
-            if (value := getattr(self, name)) < 1:
-                yield Fault(f"{self.name}.{name}", f"must be >= 1, got {value}")
+        if not self.words:
+            counts = ("patch_features", "patches", "tokens")
+            yield from too_low(self, 1, *counts, under=f"{self.name}.")
 
     def at(self, length: int) -> Tower:
         """The same beside a text of so many tokens."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Final, TypedDict
 
-from trainwright.errors import Fault, InvalidInput, refuse
+from trainwright.errors import Fault, InvalidInput, negative, refuse, too_low
 from trainwright.model import (
     DEFAULT_RECIPE,
     PRECISIONS,
@@ -114,9 +114,7 @@ class MemoryOverheads:
         return peak_bytes - self.beside_bytes - self.room_bytes(usable_bytes)
 
     def _faults(self) -> Iterator[Fault]:
-        for name in ("workspace_bytes", "reserve_bytes"):
-            if not 0 <= (value := getattr(self, name)) < float("inf"):
-                yield Fault(name, f"must be finite and >= 0, got {value!r}")
+        yield from negative(self, "workspace_bytes", "reserve_bytes")
         if not 0 <= (share := self.fragmentation) < 1:
             yield Fault("fragmentation", f"must be a share from 0 to below 1, got {share!r}")
         if not 0 <= (chance := self.fit_probability) < 1:
@@ -488,8 +486,7 @@ class Configuration:
         for name in ("microbatch_size", "global_batch", "sequence_length", "vocabulary_multiple"):
             if not 1 <= (value := getattr(self, name)) <= LARGEST_BATCH:
                 yield Fault(name, f"must be from 1 to {LARGEST_BATCH}, got {value}")
-        if self.recompute_blocks is not None and self.recompute_blocks < 0:
-            yield Fault("recompute_blocks", f"must be >= 0, got {self.recompute_blocks}")
+        yield from too_low(self, 0, "recompute_blocks")
         if self.blocks_per_stage is not None:
             if len(self.blocks_per_stage) != self.num_stages:
                 count = len(self.blocks_per_stage)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
-from trainwright.errors import Fault, InvalidInput, UnsupportedFeature, refuse
+from trainwright.errors import Fault, InvalidInput, UnsupportedFeature, refuse, too_low
 
 # How many ways each axis is cut, where all stages agree
 # ------------------------------------------------------
@@ -325,8 +325,7 @@ class Plan:
     def _faults(self) -> Iterator[Fault]:
         if not self.stages:
             yield Fault("stages", "must have at least 1 entry, got 0")
-        if self.num_microbatches < 1:
-            yield Fault("num_microbatches", f"must be >= 1, got {self.num_microbatches}")
+        yield from too_low(self, 1, "num_microbatches")
         if self.room_bytes is not None and not 0 < self.room_bytes < math.inf:
             yield Fault("room_bytes", f"must be finite and > 0, got {self.room_bytes!r}")
         if (self.order is not None) != (self.schedule == SEARCHED):

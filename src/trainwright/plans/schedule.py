@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
-from trainwright.errors import Fault, InvalidInput, refuse
+from trainwright.errors import Fault, InvalidInput, refuse, too_low
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -80,8 +80,7 @@ class Placement:
         refuse(self._faults())
 
     def _faults(self) -> Iterator[Fault]:
-        if self.num_ranks < 1:
-            yield Fault("num_ranks", f"must be >= 1, got {self.num_ranks}")
+        yield from too_low(self, 1, "num_ranks")
         if not self.rank_of_stage:
             yield Fault("rank_of_stage", "must have at least 1 entry, got 0")
         if self.num_pipelines < 1 or len(self.rank_of_stage) % self.num_pipelines:
@@ -236,8 +235,7 @@ class RankOrders:
             raise InvalidInput(faults)
 
     def _layout_faults(self) -> Iterator[Fault]:
-        if self.num_microbatches < 1:
-            yield Fault("num_microbatches", f"must be >= 1, got {self.num_microbatches}")
+        yield from too_low(self, 1, "num_microbatches")
         if self.num_slices < 1 or self.num_microbatches % self.num_slices:
             problem = f"must divide the {self.num_microbatches} that each stage runs"
             yield Fault("num_slices", f"{problem}, got {self.num_slices}")

@@ -20,7 +20,14 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
-from trainwright.errors import Fault, InvalidInput, UnsupportedFeature, refuse
+from trainwright.errors import (
+    Fault,
+    InvalidInput,
+    UnsupportedFeature,
+    not_positive,
+    refuse,
+    too_low,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -241,9 +248,7 @@ class Setting:
                 yield Fault(name, f"must be >= 1, got {count}")
             elif count > LARGEST_COUNT:
                 yield Fault(name, f"must be <= {LARGEST_COUNT}, got {count}")
-        for name in ("memory_bytes", "bandwidth_bytes_per_s"):
-            if not (math.isfinite(value := getattr(self, name)) and value > 0):
-                yield Fault(name, f"must be finite and > 0, got {value!r}")
+        yield from not_positive(self, "memory_bytes", "bandwidth_bytes_per_s")
 
     @property
     def data_parallel_degrees(self) -> tuple[int, ...]:
@@ -600,8 +605,7 @@ class WidthTable:
 
     def _faults(self) -> Iterator[Fault]:
         count = len(self.layer_ids)
-        if self.tensor_parallel < 1:
-            yield Fault("tensor_parallel", f"must be >= 1, got {self.tensor_parallel}")
+        yield from too_low(self, 1, "tensor_parallel")
         if count == 0:
             yield Fault("layer_ids", "must have at least 1 entry, got 0")
         for name in ("forward_s", "backward_s", "parameter_bytes", "activation_bytes", "is_split"):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 
-from trainwright.errors import Fault, InvalidInput, UnsupportedFeature, refuse
+from trainwright.errors import Fault, InvalidInput, UnsupportedFeature, refuse, too_low
 from trainwright.plans.lowered import Timeline
 from trainwright.plans.schedule import ActionKind, Placement, Schedule, broadcast
 from trainwright.plans.status import OPTIMAL_TOLERANCE, Bound, Objective, Status, relative_gap
@@ -78,8 +78,7 @@ class SearchQuestion:
             count = getattr(self, name)
             if count is not None and count < 1:
                 yield Fault(name, f"must be >= 1, got {count}")
-        if self.seed < 0:
-            yield Fault("seed", f"must be >= 0, got {self.seed}")
+        yield from too_low(self, 0, "seed")
         stages, ranks = self.costs.num_stages, self.num_ranks
         if ranks != self.costs.memory.num_ranks:
             yield Fault("costs", f"must be of {ranks} ranks, got {self.costs.memory.num_ranks}")
