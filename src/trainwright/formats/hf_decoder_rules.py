@@ -57,7 +57,6 @@ _PHI = Decoder(
     ignored=("embedding_dropout", "hidden_dropout"),
     constants={"shared_norm": True},
     query_key_value_bias=True,
-    attention_output_bias=True,
     mlp_bias=True,
 )
 _INTERNLM3 = Decoder(
@@ -69,7 +68,6 @@ _INTERNLM3 = Decoder(
     head_size=128,
     vocabulary=128512,
     query_key_value_bias=BIAS,
-    attention_output_bias=BIAS,
     mlp_bias=_MLP_BIAS,
 )
 _MULTIPLIERS: Final = (
@@ -92,7 +90,6 @@ _GRANITE_SWA = Decoder(
     vocabulary=100352,
     tied=True,
     query_key_value_bias=BIAS,
-    attention_output_bias=BIAS,
     mlp_bias=_MLP_BIAS,
     ignored=_MULTIPLIERS,
     **_SHORT_WINDOWS,
@@ -104,7 +101,6 @@ _GRANITE_MOE = Decoder(
     heads=32,
     vocabulary=32000,
     query_key_value_bias=BIAS,
-    attention_output_bias=BIAS,
     mixture=MixtureRule(
         num_experts=("num_experts", 8),
         visited=("num_experts_per_tok", 2),
@@ -120,7 +116,6 @@ _OLMO = Decoder(
     vocabulary=50304,
     norm=Norm.WITHOUT_WEIGHT,
     query_key_value_bias=BIAS,
-    attention_output_bias=BIAS,
 )
 _OLMO2 = replace(
     _OLMO,
@@ -137,6 +132,7 @@ _GLM = Decoder(
     head_size=128,
     vocabulary=151552,
     query_key_value_bias=("attention_bias", True),
+    attention_output_bias=False,
 )
 _GLM_MIXTURE: Final = MixtureRule(
     num_experts=("num_experts", 128),
@@ -155,6 +151,7 @@ _GLM_MOE = Decoder(
     head_size=0,
     vocabulary=151552,
     query_key_value_bias=BIAS,
+    attention_output_bias=False,
     query_key_norm=("use_qk_norm", False),
     mixture=_GLM_MIXTURE,
     further=("num_nextn_predict_layers", True),
@@ -169,7 +166,6 @@ _ERNIE = Decoder(
     vocabulary=103424,
     tied=True,
     query_key_value_bias=("use_bias", False),
-    attention_output_bias=("use_bias", False),
     mlp_bias=("use_bias", False),
 )
 _EXAONE = Decoder(
@@ -193,7 +189,6 @@ COHERE = Decoder(
     tied=True,
     norm=Norm.LAYER_WITHOUT_BIAS,
     query_key_value_bias=BIAS,
-    attention_output_bias=BIAS,
     query_key_norm=("use_qk_norm", False),
     parallel=True,
     constants={"shared_norm": True, "query_key_norm_whole": True},
@@ -206,7 +201,6 @@ HUNYUAN = Decoder(
     vocabulary=290943,
     query_key_norm=True,
     query_key_value_bias=BIAS,
-    attention_output_bias=BIAS,
     ignored=("attention_head_dim",),
 )
 _YOUTU = Decoder(
@@ -217,7 +211,6 @@ _YOUTU = Decoder(
     vocabulary=128256,
     tied=True,
     query_key_value_bias=BIAS,
-    attention_output_bias=BIAS,
     latent=LatentRule(query_rank=1536, key_value_rank=512, rotary=64, plain=128, value=128),
 )
 
@@ -228,7 +221,6 @@ DEEPSEEK_V32: Final = Decoder(
     heads=128,
     vocabulary=129280,
     query_key_value_bias=BIAS,
-    attention_output_bias=BIAS,
     latent=LatentRule(
         query_rank=1536,
         key_value_rank=512,
@@ -278,6 +270,7 @@ DECODERS: Final[dict[str, Decoder]] = {
         kv_heads=16,
         vocabulary=151936,
         query_key_value_bias=("qkv_bias", True),
+        attention_output_bias=False,
         switched_window=True,
         mixture=MixtureRule(
             num_experts=("num_experts", 60),
@@ -296,7 +289,6 @@ DECODERS: Final[dict[str, Decoder]] = {
         kv_heads=4,
         vocabulary=151936,
         query_key_value_bias=BIAS,
-        attention_output_bias=BIAS,
         query_key_norm=True,
         switched_window=True,
         mixture=MixtureRule(
@@ -316,7 +308,6 @@ DECODERS: Final[dict[str, Decoder]] = {
         heads=16,
         vocabulary=50304,
         query_key_value_bias=BIAS,
-        attention_output_bias=BIAS,
         query_key_norm=True,
         mixture=MixtureRule(num_experts=("num_experts", 64), visited=("num_experts_per_tok", 8)),
         constants={"query_key_norm_whole": True},
@@ -370,7 +361,6 @@ DECODERS: Final[dict[str, Decoder]] = {
         vocabulary=98304,
         query_key_norm=True,
         query_key_value_bias=BIAS,
-        attention_output_bias=BIAS,
         window=1024,
         full_at=lambda layer: True,
         mixture=MixtureRule(
@@ -414,7 +404,6 @@ DECODERS: Final[dict[str, Decoder]] = {
         heads=32,
         vocabulary=32000,
         query_key_value_bias=BIAS,
-        attention_output_bias=BIAS,
         mixture=MixtureRule(
             num_experts=("num_experts", 8),
             visited=("num_experts_per_tok", 2),
@@ -450,7 +439,6 @@ DECODERS: Final[dict[str, Decoder]] = {
         vocabulary=128256,
         tied=True,
         query_key_value_bias=BIAS,
-        attention_output_bias=BIAS,
         mlp_bias=_MLP_BIAS,
         switched_window=True,
         ignored=("no_rope_layers", "no_rope_layer_interval"),
@@ -480,6 +468,7 @@ DECODERS: Final[dict[str, Decoder]] = {
         head_size=64,
         vocabulary=262144,
         query_key_value_bias=("attention_bias", False),
+        attention_output_bias=False,
         query_key_norm=("use_qk_norm", True),
         mixture=replace(
             _GLM_MIXTURE,
@@ -508,7 +497,6 @@ DECODERS: Final[dict[str, Decoder]] = {
         heads=32,
         vocabulary=152064,
         query_key_value_bias=BIAS,
-        attention_output_bias=BIAS,
         query_key_norm=True,
         window=0,
         mixture=MixtureRule(
@@ -566,7 +554,6 @@ DECODERS: Final[dict[str, Decoder]] = {
         tied=True,
         norm=Norm.LAYER,
         query_key_value_bias=("use_bias", True),
-        attention_output_bias=("use_bias", True),
         mlp_bias=("use_bias", True),
         window=0,
         ignored=("norm_epsilon", "residual_dropout", "embedding_dropout"),
@@ -581,7 +568,6 @@ DECODERS: Final[dict[str, Decoder]] = {
         gated=False,
         norm=Norm.LAYER,
         query_key_value_bias=("attention_bias", True),
-        attention_output_bias=("attention_bias", True),
         mlp_bias=True,
         parallel=("use_parallel_residual", True),
         plain_heads=True,
@@ -603,7 +589,6 @@ DECODERS: Final[dict[str, Decoder]] = {
         query_key_norm=("qk_layernorm", True),
         ignored=("hidden_dropout",),
         query_key_value_bias=True,
-        attention_output_bias=True,
         mlp_bias=True,
     ),
     "jais2": Decoder(
@@ -616,7 +601,6 @@ DECODERS: Final[dict[str, Decoder]] = {
         gated=False,
         norm=Norm.LAYER,
         query_key_value_bias=("attention_bias", True),
-        attention_output_bias=("attention_bias", True),
         mlp_bias=("mlp_bias", True),
     ),
     "stablelm": Decoder(
@@ -628,6 +612,7 @@ DECODERS: Final[dict[str, Decoder]] = {
         vocabulary=50304,
         norm=Norm.LAYER,
         query_key_value_bias=("use_qkv_bias", False),
+        attention_output_bias=False,
         parallel=("use_parallel_residual", False),
         ignored=("hidden_dropout",),
         unknown=("qk_layernorm",),
@@ -650,7 +635,6 @@ DECODERS: Final[dict[str, Decoder]] = {
         gated=False,
         query_key_norm=True,
         query_key_value_bias=BIAS,
-        attention_output_bias=BIAS,
     ),
     "arcee": Decoder(
         layers=32,
@@ -661,7 +645,6 @@ DECODERS: Final[dict[str, Decoder]] = {
         activation="relu2",
         gated=False,
         query_key_value_bias=BIAS,
-        attention_output_bias=BIAS,
         mlp_bias=_MLP_BIAS,
     ),
     "nanochat": Decoder(
@@ -675,7 +658,6 @@ DECODERS: Final[dict[str, Decoder]] = {
         norm=Norm.WITHOUT_WEIGHT,
         query_key_norm=True,
         query_key_value_bias=BIAS,
-        attention_output_bias=BIAS,
         ignored=("final_logit_softcapping",),
     ),
     "cwm": Decoder(
@@ -703,7 +685,6 @@ DECODERS: Final[dict[str, Decoder]] = {
         vocabulary=32064,
         norm=Norm.LAYER,
         query_key_value_bias=BIAS,
-        attention_output_bias=BIAS,
         head_bias=("lm_head_bias", False),
         window=0,
         mixture=MixtureRule(num_experts=("num_experts", 16), visited=2),
@@ -732,7 +713,6 @@ DECODERS: Final[dict[str, Decoder]] = {
         vocabulary=120832,
         query_key_norm=True,
         query_key_value_bias=BIAS,
-        attention_output_bias=BIAS,
         mlp_bias=_MLP_BIAS,
         mixture=MixtureRule(
             num_experts=("num_experts", 192),
@@ -753,7 +733,6 @@ DECODERS: Final[dict[str, Decoder]] = {
         vocabulary=200192,
         query_key_norm=True,
         query_key_value_bias=BIAS,
-        attention_output_bias=BIAS,
         gate_attention=True,
         window=1024,
         full_at=every(4),
@@ -781,7 +760,6 @@ DECODERS: Final[dict[str, Decoder]] = {
         activation_key="hidden_activation",
         tied=True,
         query_key_value_bias=BIAS,
-        attention_output_bias=BIAS,
         window=4096,
         full_at=every(2),
         ignored=("attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar"),
@@ -838,7 +816,6 @@ REMOTE: Final[dict[str, Decoder]] = {
         vocabulary=102400,
         activation_key="activation_function",
         query_key_value_bias=BIAS,
-        attention_output_bias=BIAS,
         mlp_bias=_MLP_BIAS,
     ),
     "internlm": replace(
@@ -872,7 +849,6 @@ REMOTE: Final[dict[str, Decoder]] = {
         vocabulary=122753,
         tied=True,
         query_key_value_bias=BIAS,
-        attention_output_bias=BIAS,
         ignored=("scale_emb", "scale_depth", "dim_model_base"),
     ),
     "deepseek": replace(
@@ -880,7 +856,6 @@ REMOTE: Final[dict[str, Decoder]] = {
         layers=30,
         vocabulary=102400,
         query_key_value_bias=BIAS,
-        attention_output_bias=BIAS,
     ),
     "phi3small": replace(
         _OLDER,
@@ -891,7 +866,6 @@ REMOTE: Final[dict[str, Decoder]] = {
         tied=True,
         norm=Norm.LAYER,
         query_key_value_bias=True,
-        attention_output_bias=True,
         mlp_bias=True,
         spelled={
             "ffn_size": "ff_intermediate_size",
@@ -913,6 +887,7 @@ REMOTE: Final[dict[str, Decoder]] = {
         kv_heads=2,
         vocabulary=65024,
         query_key_value_bias=("add_qkv_bias", False),
+        attention_output_bias=False,
         unknown=("add_bias_linear",),
         ignored=("layernorm_epsilon", "original_rope", "fp32_residual_connection", "max_positions"),
         spelled={
@@ -927,6 +902,7 @@ REMOTE: Final[dict[str, Decoder]] = {
         ffn=22016,
         vocabulary=151936,
         query_key_value_bias=True,
+        attention_output_bias=False,
         spelled={"head_size": "kv_channels"},
         ignored=("no_bias", "use_logn_attn", "use_dynamic_ntk", "rotary_emb_base", "rotary_pct"),
     ),

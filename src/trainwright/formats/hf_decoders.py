@@ -85,6 +85,7 @@ class Decoder:
     With `plain_heads` a file cannot say how many heads keys have, or how wide a head is. A
     `head_size` of 0 is the hidden size over heads, rounded down; an `ffn` of 0 four times the
     hidden size. Flags that are `unknown` may not be set: what they add has no formula here.
+    The output of attention has a bias where queries have one, unless told.
     `constants` are further fields that no key of a file changes; fields that the family calls by
     another key than others do are `spelled`.
     """
@@ -103,7 +104,7 @@ class Decoder:
     tied: bool = False
     norm: Norm = Norm.RMS
     query_key_value_bias: Switch = False
-    attention_output_bias: Switch = False
+    attention_output_bias: Switch | None = None
     mlp_bias: Switch = False
     head_bias: Switch = False
     query_key_norm: Switch = False
@@ -158,6 +159,9 @@ def read_decoder(rule: Decoder, keys: KeyReader) -> Fields:
     fields |= {"norm": rule.norm, "gated": rule.gated}
     for name in _SWITCHES:
         fields[name] = _switch(keys, getattr(rule, name))
+    output = rule.attention_output_bias
+    own_bias = rule.query_key_value_bias if output is None else output
+    fields["attention_output_bias"] = _switch(keys, own_bias)
     if rule.switched_window:
         fields = upper_windows(keys, fields)
     elif rule.window is not None:
@@ -210,7 +214,6 @@ def _quotient(keys: KeyReader, rule: Decoder) -> int | None:
 
 _SWITCHES: Final = (
     "query_key_value_bias",
-    "attention_output_bias",
     "mlp_bias",
     "head_bias",
     "query_key_norm",
@@ -231,8 +234,6 @@ def _latent(keys: KeyReader, rule: LatentRule, family: Decoder) -> LatentAttenti
     if rule.query_rank:
         query = keys.nullable_count("q_lora_rank", rule.query_rank)
     else:
-        query = keys.optional_count("q_lora_rank")
-    if not rule.query_rank:
         query = keys.optional_count("q_lora_rank")
     keys.pass_over("qk_head_dim")
     hidden, heads = keys.count("hidden_size", family.hidden), keys.count("num_heads", family.heads)

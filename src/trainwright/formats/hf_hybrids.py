@@ -108,7 +108,6 @@ _QWEN3_NEXT: Final = hf_decoders.Decoder(
     vocabulary=151936,
     query_key_norm=True,
     query_key_value_bias=_BIAS,
-    attention_output_bias=_BIAS,
     gate_attention=True,
     mixture=hf_decoders.MixtureRule(
         num_experts=("num_experts", 512),
@@ -129,7 +128,6 @@ _QWEN3_5: Final = hf_decoders.Decoder(
     vocabulary=248320,
     query_key_norm=True,
     query_key_value_bias=_BIAS,
-    attention_output_bias=_BIAS,
     gate_attention=True,
 )
 _QWEN3_5_MOE: Final = hf_decoders.Decoder(
@@ -142,7 +140,6 @@ _QWEN3_5_MOE: Final = hf_decoders.Decoder(
     vocabulary=248320,
     query_key_norm=True,
     query_key_value_bias=_BIAS,
-    attention_output_bias=_BIAS,
     gate_attention=True,
     mixture=hf_decoders.MixtureRule(
         num_experts=("num_experts", 256),
@@ -295,7 +292,6 @@ _BAMBA: Final = hf_decoders.Decoder(
     kv_heads=8,
     vocabulary=128000,
     query_key_value_bias=_BIAS,
-    attention_output_bias=_BIAS,
     mlp_bias=("mlp_bias", False),
     ignored=("num_logits_to_keep", "z_loss_coefficient", "time_step_limit", "attn_rotary_emb"),
 )
@@ -317,7 +313,6 @@ _GRANITE_HYBRID: Final = hf_decoders.Decoder(
     heads=32,
     vocabulary=32000,
     query_key_value_bias=_BIAS,
-    attention_output_bias=_BIAS,
     ignored=(
         "embedding_multiplier",
         "attention_multiplier",
@@ -358,7 +353,6 @@ _FALCON: Final = hf_decoders.Decoder(
     kv_heads=8,
     vocabulary=128000,
     query_key_value_bias=_BIAS,
-    attention_output_bias=_BIAS,
     mlp_bias=("mlp_bias", False),
     ignored=(
         "attention_in_multiplier",
@@ -710,6 +704,7 @@ _FLA: Final = hf_decoders.Decoder(
     heads=32,
     vocabulary=32000,
     query_key_value_bias=("qkv_bias", False),
+    attention_output_bias=False,
     query_key_norm=("qk_norm", False),
     window=0,
     window_key="window_size",

@@ -77,7 +77,6 @@ _LLAMA4: Final = Decoder(
     head_size=128,
     vocabulary=202048,
     query_key_value_bias=BIAS,
-    attention_output_bias=BIAS,
     ignored=(
         "use_qk_norm",
         "no_rope_layer_interval",
@@ -127,6 +126,7 @@ _MIMO: Final = Decoder(
     head_size=192,
     vocabulary=152576,
     query_key_value_bias=BIAS,
+    attention_output_bias=False,
     mixture=MixtureRule(
         num_experts=("num_experts", 256),
         visited=("num_experts_per_tok", 8),
@@ -182,6 +182,7 @@ _HELIUM: Final = Decoder(
     head_size=128,
     vocabulary=48000,
     query_key_value_bias=BIAS,
+    attention_output_bias=False,
     mlp_bias=("mlp_bias", False),
 )
 
@@ -212,7 +213,6 @@ _FALCON: Final = Decoder(
     tied=True,
     norm=Norm.LAYER,
     query_key_value_bias=("bias", False),
-    attention_output_bias=("bias", False),
     mlp_bias=("bias", False),
     parallel=("parallel_attn", True),
     ignored=("alibi", "hidden_dropout", "ffn_size"),
@@ -273,7 +273,6 @@ _LAGUNA: Final = Decoder(
     vocabulary=100352,
     query_key_norm=True,
     query_key_value_bias=BIAS,
-    attention_output_bias=BIAS,
     window=512,
     full_at=lambda layer: True,
     mixture=MixtureRule(
@@ -471,7 +470,6 @@ _GEMMA4: Final = Decoder(
     tied=True,
     query_key_norm=True,
     query_key_value_bias=BIAS,
-    attention_output_bias=BIAS,
     ignored=("final_logit_softcapping",),
     constants={"sandwich_norm": True},
 )
@@ -560,7 +558,6 @@ _NAS: Final = Decoder(
     heads=64,
     vocabulary=128256,
     query_key_value_bias=BIAS,
-    attention_output_bias=BIAS,
     mlp_bias=("mlp_bias", False),
     ignored=("pretraining_tp",),
 )
