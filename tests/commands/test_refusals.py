@@ -291,6 +291,20 @@ def test_a_full_disk_is_no_crash(folder):
     assert done.stderr == "error: output: cannot be printed: No space left on device\n"
 
 
+@pytest.mark.parametrize("option", ["config", "cluster", "calibration"])
+def test_toml_in_too_many_brackets_is_refused(refused, folder, option):
+    (folder / "deep.toml").write_text("a = " + "[" * 100_000, encoding="utf-8")
+    asked = {"global-batch": "8", "cluster": "dgx-h100", option: "deep.toml"}
+    message = refused("plan", "gpt2", *(f"--{name}={value}" for name, value in asked.items()))
+    assert f"{option}: must be TOML" in message
+
+
+def test_a_figure_in_too_many_brackets_is_refused(refused):
+    figure = "memories.hbm3.stack_price=" + "[" * 50_000
+    message = refused("codesign", "gpt2", "--devices", "8", "--set", figure)
+    assert "memories.hbm3.stack_price: must be a number" in message
+
+
 ODD_FILES = {
     "empty.json": b"",
     "binary.json": bytes(range(256)),

@@ -18,7 +18,6 @@ Constants stand in `technology.toml`, which says what is assumed. Plans are unif
 from __future__ import annotations
 
 import copy
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -39,7 +38,7 @@ from trainwright.chips.technology import (
 )
 from trainwright.cluster import Calibration, Surroundings
 from trainwright.errors import Fault, InvalidInput, refuse
-from trainwright.formats.atomic_file import read_bytes
+from trainwright.formats.atomic_file import read_toml
 from trainwright.formats.codesign_document import RoomRecord
 from trainwright.units import GIB
 
@@ -99,12 +98,7 @@ def read_room(path: Path | None, *, devices: int, made_of: Technology | None = N
     half, a quarter and an eighth of them. Raises `InvalidInput` with everything that is wrong.
     """
     made_of = read_technology(None) if made_of is None else made_of
-    stated: dict[str, Any] = {}
-    if path is not None:
-        try:
-            stated = tomllib.loads(read_bytes(path, name="room").decode("utf-8"))
-        except (ValueError, RecursionError) as error:
-            raise InvalidInput.of("room", f"must be TOML: {error}", source=str(path)) from None
+    stated = {} if path is None else read_toml(path, name="room")
     usual = dict(room_defaults())
     refuse(_faults(stated, usual, made_of.memories))
     own = {**made_of.room, **({"prices": made_of.prices} if made_of.prices else {})}

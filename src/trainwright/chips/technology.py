@@ -37,7 +37,6 @@ says.
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache
@@ -67,7 +66,7 @@ from trainwright.cluster import (
 )
 from trainwright.cluster.calibration import software_named
 from trainwright.errors import Fault, InvalidInput, negative, not_positive, refuse
-from trainwright.formats.atomic_file import read_bytes
+from trainwright.formats.atomic_file import read_toml
 from trainwright.formats.calibration_toml import built_in_efficiencies
 from trainwright.units import KIB, MIB
 
@@ -247,15 +246,7 @@ def read_technology(path: Path | None, constants: Mapping[str, Any] | None = Non
 
     Raises `InvalidInput` with everything that is wrong.
     """
-    stated: dict[str, Any] = {}
-    if path is not None:
-        data = read_bytes(path, name="technology")
-        try:
-            stated = tomllib.loads(data.decode("utf-8"))
-        except (ValueError, RecursionError) as error:
-            raise InvalidInput.of(
-                "technology", f"must be TOML: {error}", source=str(path)
-            ) from None
+    stated = {} if path is None else read_toml(path, name="technology")
     for name, value in (constants or {}).items():
         *tables, last = name.split(".")
         here = stated

@@ -500,15 +500,9 @@ _NOT_IN_FILES = ("config", "help")
 
 def read_config(name: str, path: str | Path) -> dict[str, Any]:
     """What a file gives, by flag; raises `InvalidInput` with all faults."""
-    import tomllib
+    from trainwright.formats.atomic_file import read_toml
 
-    from trainwright.formats.atomic_file import read_bytes
-
-    data = read_bytes(path, name="config")
-    try:
-        values = tomllib.loads(data.decode("utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidInput.of("config", f"must be TOML: {error}", source=str(path)) from None
+    values = read_toml(path, name="config")
     known = {row.flag: row for row in rows_of_command(name) if row.flag not in _NOT_IN_FILES}
     faults = list(_faults(values, known))
     if faults:

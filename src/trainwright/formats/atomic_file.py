@@ -15,7 +15,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from trainwright.errors import InvalidInput
 from trainwright.units import MIB
@@ -60,6 +60,17 @@ def read_bytes(path: str | Path, *, name: str = "file", most: int = LARGEST_FILE
     if len(data) > most:
         raise InvalidInput.of(name, f'must be at most {most / MIB:g} MiB, got more in "{path}"')
     return data
+
+
+def read_toml(path: str | Path, *, name: str) -> dict[str, Any]:
+    """The tables of a TOML file; `name` is what the caller calls it in messages."""
+    import tomllib  # which a command that reads none need not load
+
+    data = read_bytes(path, name=name)
+    try:
+        return tomllib.loads(data.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput.of(name, f"must be TOML: {error}", source=str(path)) from None
 
 
 def write_text(path: str | Path, text: str) -> None:

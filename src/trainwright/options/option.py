@@ -195,7 +195,7 @@ def _figures(given: Any, name: str) -> Mapping[str, Any]:
             raise InvalidInput.of(name, f'must be NAME=VALUE, as die.wafer_cost=9000, got "{text}"')
         try:
             found[key.strip()] = tomllib.loads(f"value = {value}")["value"]
-        except tomllib.TOMLDecodeError:
+        except (tomllib.TOMLDecodeError, RecursionError):
             found[key.strip()] = value.strip()  # a name, as process=5nm
     return found
 
