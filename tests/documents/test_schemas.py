@@ -16,8 +16,11 @@ import trainwright
 from trainwright import cluster
 from trainwright.commands.catalog import catalog
 from trainwright.documents.registry import KINDS, SCHEMAS, part, schema_of
-from trainwright.errors import InvalidInput
+from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.formats.document_json import encode
+from trainwright.formats.galvatron_json import read_galvatron
+from trainwright.formats.phaze_json import read_phaze
+from trainwright.formats.piper_json import read_piper
 
 STATED = {"cluster": "dgx-h100", "global_batch": 32, "sequence": 1024}
 ONE_WAY = {"tp": 1, "pp": 1, "cp": 1, "schedule": "1f1b", "recompute": "none"}
@@ -113,3 +116,73 @@ def test_the_version_is_that_of_the_record():
             if each.name == "format_version"
         )
         assert schema_of(kind)["properties"]["format_version"]["maximum"] == version
+
+
+# Files of others: a schema refuses nothing that the reader takes
+# --------------------------------------------------------------
+
+
+def changed(value):
+    """The value with one thing left out or replaced, each place and each way once."""
+    yield from (None, "x", -1, True, [], {})
+    items = value.items() if isinstance(value, dict) else enumerate(value[:2])
+    for key, inner in items:
+        if isinstance(value, dict):
+            yield {name: each for name, each in value.items() if name != key}
+        for other in changed(inner) if isinstance(inner, dict | list) else (None, "x", -1, {}):
+            made = value.copy()
+            made[key] = other
+            yield made
+
+
+def galvatron(tmp_path, **tables):
+    for name, table in (GALVATRON | tables).items():
+        (tmp_path / f"{name}_profiling_bf16_toy.json").write_text(json.dumps(table))
+    return read_galvatron(tmp_path)
+
+
+OTHER = {"2048": {"model_states": {"1": 8.0}, "activation": {"1": 3.0}}}
+LAYER = {"parameter_size": 4.0, "tp_activation_per_bsz_dict": {"1": 3.0, "checkpoint": 1.0}}
+GALVATRON = {
+    "computation": {"layertype_0_bsz1_seq2048": 2.0, "layertype_other_bsz1_seq2048": 1.0},
+    "memory": {
+        "model_config": {"n_layers": [2]},
+        "layertype_0": {"2048": LAYER},
+        "other_memory_pp_on_first": OTHER,
+        "other_memory_pp_on_last": OTHER,
+    },
+}
+EXAMPLES = Path(__file__).parents[2] / "examples"
+READERS = {
+    "piper-profile": lambda value, _: read_piper(value, given=HEADER),
+    "placement-problem": lambda value, _: read_phaze(value, given=HEADER),
+    "galvatron-times": lambda value, folder: galvatron(folder, computation=value),
+    "galvatron-memory": lambda value, folder: galvatron(folder, memory=value),
+}
+HEADER = {
+    "memory_bytes": 1e9,
+    "num_devices": 2,
+    "bandwidth_bytes_per_s": 1e9,
+    "num_microbatches": 4,
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "example"),
+    [
+        ("piper-profile", json.loads((EXAMPLES / "profile.json").read_text())),
+        ("placement-problem", json.loads((EXAMPLES / "placement.json").read_text())),
+        ("galvatron-times", GALVATRON["computation"]),
+        ("galvatron-memory", GALVATRON["memory"]),
+    ],
+)
+def test_a_schema_of_a_foreign_file_refuses_nothing_that_is_read(name, example, tmp_path):
+    validator, refused = jsonschema.Draft202012Validator(schema_of(name)), 0
+    for value in (example, *changed(example)):
+        if not isinstance(value, dict) or validator.is_valid(value):
+            continue
+        refused += 1
+        with pytest.raises((InvalidInput, UnsupportedFeature)):
+            READERS[name](value, tmp_path)
+    assert validator.is_valid(example)
+    assert refused > len(example)

@@ -213,7 +213,12 @@ _INPUTS: Final = {
     "schedule-spec": "formats.schedule_json:schedule_spec_schema",
     "orders": "formats.schedule_json:orders_schema",
     "cluster": "formats.cluster_schema:cluster_schema",
+    "calibration-file": "formats.calibration_toml:calibration_schema",
+    "piper-profile": "formats.piper_json:piper_schema",
     "metis-profile": "formats.metis_json:metis_schema",
+    "galvatron-times": "formats.galvatron_json:times_schema",
+    "galvatron-memory": "formats.galvatron_json:memory_schema",
+    "placement-problem": "formats.phaze_json:placement_schema",
 }
 SCHEMAS: Final = (*_INPUTS, *KINDS)
 

@@ -40,9 +40,9 @@ from trainwright.cluster.calibration import (
 )
 from trainwright.cluster.framework_memory import Figure, FrameworkMemory, Share, memory_of_software
 from trainwright.errors import Fault, InvalidInput
-from trainwright.formats.atomic_file import read_bytes, write_text
+from trainwright.formats.atomic_file import read_toml, write_text
 from trainwright.formats.document_json import decode
-from trainwright.formats.records import AtLeast, Closed
+from trainwright.formats.records import AtLeast, Closed, json_schema
 from trainwright.units import MIB
 
 if TYPE_CHECKING:
@@ -84,6 +84,15 @@ class _File:
     calibration: tuple[_CalibrationTable, ...]
 
 
+def calibration_schema() -> dict[str, Any]:
+    """The JSON Schema of a file, in which a number is short for a constant of that value."""
+    made = json_schema(_File, title="calibration file")
+    constants = made["$defs"]["_CalibrationTable"]["properties"]["constants"]
+    whole = constants["additionalProperties"]
+    constants["additionalProperties"] = {"anyOf": [whole, {"type": "number"}]}
+    return made
+
+
 @cache
 def built_in_calibrations() -> tuple[Calibration, ...]:
     """The constants that ship with the package."""
@@ -93,12 +102,7 @@ def built_in_calibrations() -> tuple[Calibration, ...]:
 
 def load_calibrations(path: Path) -> tuple[Calibration, ...]:
     """Read a file; raises `InvalidInput` where it is missing, not TOML or breaks a rule."""
-    data = read_bytes(path, name="calibration")
-    try:
-        document = tomllib.loads(data.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise InvalidInput.of("calibration", f"must be TOML: {error}", source=str(path)) from None
-    return read_calibrations(document, source=str(path))
+    return read_calibrations(read_toml(path, name="calibration"), source=str(path))
 
 
 def read_calibrations(

@@ -39,7 +39,16 @@ from trainwright.formats import profile_json
 from trainwright.formats.atomic_file import exists, read_bytes
 from trainwright.formats.document_json import decode
 from trainwright.formats.json_text import in_document_order, quote, scan_json, show_typed
-from trainwright.formats.records import Above
+from trainwright.formats.records import (
+    AMOUNT,
+    COUNT,
+    POSITIVE,
+    Above,
+    array_schema,
+    map_schema,
+    object_schema,
+    titled,
+)
 from trainwright.model import LayerKind
 from trainwright.profile import Origin, ProfileFile, Recompute
 from trainwright.profile.profile import LARGEST_COUNT
@@ -82,6 +91,28 @@ class _Kind:
     parameters_bytes: float
     kept_bytes: float
     input_bytes: float | None = None
+
+
+def times_schema() -> dict[str, Any]:
+    """The JSON Schema of a table of times; totals of whole models are passed over."""
+    key = re.sub(r"\?P<\w+>", "", _TIME_KEY.pattern)
+    return titled(
+        "Galvatron's times", {"type": "object", "patternProperties": {f"^{key}$": AMOUNT}}
+    )
+
+
+def memory_schema() -> dict[str, Any]:
+    """The JSON Schema of a table of memory, told how many layers there are."""
+    sizes = map_schema(AMOUNT)
+    layer = object_schema({"parameter_size": POSITIVE, "tp_activation_per_bsz_dict": sizes})
+    other = object_schema({"model_states": sizes, "activation": sizes})
+    layers = {"n_layers": {"anyOf": [COUNT, array_schema(COUNT, least=1)]}}
+    made = object_schema({"model_config": object_schema(layers)})
+    made["patternProperties"] = {
+        r"^layertype_\d+(_sp)?$": map_schema(layer),
+        "^other_memory_pp_on_(first|last)(_sp)?$": map_schema(other),
+    }
+    return titled("Galvatron's memory", made)
 
 
 def read_galvatron(path: Path) -> tuple[ProfileFile, tuple[str, ...]]:

@@ -15,6 +15,16 @@ import numpy as np
 
 from trainwright.errors import InvalidInput
 from trainwright.formats.json_text import FieldReader, Key, Path, PathFault, show_value
+from trainwright.formats.records import (
+    AMOUNT,
+    COUNT,
+    POSITIVE,
+    WHOLE,
+    array_schema,
+    map_schema,
+    object_schema,
+    titled,
+)
 from trainwright.profile.profile import (
     LARGEST_COUNT,
     Edge,
@@ -29,6 +39,25 @@ from trainwright.profile.profile import (
 
 _AMOUNTS: Final = ("parameterSize", "activationSize", "optimalLatencyFw", "optimalLatencyBw")
 _FIXED: Final = ("fixedPP", "fixedTMPC", "fixedDP", "numTransformerLayers")
+
+
+def placement_schema() -> dict[str, Any]:
+    """The JSON Schema of a file, or of the field `input` of one; options may state the machine."""
+    flag = {"type": "boolean"}
+    layer = object_schema(
+        {"id": WHOLE, **dict.fromkeys(_AMOUNTS, AMOUNT)}, {"isTensorParallelized": flag}
+    )
+    edge = object_schema({"sourceId": WHOLE, "destId": WHOLE, "communicationCost": AMOUNT})
+    machine = dict.fromkeys(("maxMemoryPerDevice", "bandwidth"), POSITIVE)
+    machine |= {"maxDevices": COUNT, "mbsInBatch": {"type": "number", "minimum": 1}}
+    training = {"activationRecomputation": flag, "optimizerAlgorithm": {"enum": [*Optimizer]}}
+    body = {
+        "nodes": map_schema(array_schema(layer, least=1), least=1),
+        "edges": map_schema(array_schema(edge)),
+    }
+    part = object_schema(body, {**machine, **training, **dict.fromkeys(_FIXED, COUNT)})
+    part["dependentRequired"] = {name: [*_FIXED] for name in _FIXED}
+    return titled("placement problem", {"anyOf": [part, object_schema({"input": part})]})
 
 
 def placement_part(value: dict[str, Any]) -> dict[str, Any]:

@@ -22,6 +22,16 @@ import numpy as np
 
 from trainwright.errors import InvalidInput
 from trainwright.formats import json_text
+from trainwright.formats.records import (
+    AMOUNT,
+    COUNT,
+    POSITIVE,
+    WHOLE,
+    array_schema,
+    map_schema,
+    object_schema,
+    titled,
+)
 from trainwright.profile import (
     CostTable,
     Edge,
@@ -340,6 +350,25 @@ def _is_plain_amount(value: object) -> bool:
 RECOMPUTING_ID: Final = "activation recomp"
 
 _BATCH_NAMES: Final = ("mbsInBatch", "maxBatchSize")
+
+
+_EDGE: Final = {"sourceId": WHOLE, "destId": WHOLE, "communicationCost": AMOUNT}
+
+
+def piper_schema() -> dict[str, Any]:
+    """The JSON Schema of a file; options of `plan` may stand in for its header."""
+    figures = ("timePerSample", "parameterSize", "memoryUsageA", "memoryUsageB")
+    sync = dict.fromkeys(("syncTimeFw", "syncTimeBw"), map_schema(AMOUNT))
+    name = {"type": "string", "minLength": 1}
+    config = object_schema({"id": name, **dict.fromkeys(figures, AMOUNT), **sync})
+    node = object_schema(
+        {"id": WHOLE, "TMPCs": map_schema(array_schema(config), least=1)},
+        {"name": {"type": "string"}},
+    )
+    body = {"nodes": array_schema(node, least=1), "edges": array_schema(object_schema(_EDGE))}
+    header = {"maxMemoryPerDevice": POSITIVE, "bandwidth": POSITIVE}
+    header |= dict.fromkeys(("maxDevices", *_BATCH_NAMES), COUNT)
+    return titled("Piper profile", object_schema(body, header))
 
 
 def read_piper_bytes(data: bytes, *, source: str | None = None) -> ProfileFile:

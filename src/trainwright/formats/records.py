@@ -383,12 +383,35 @@ def json_schema(record: type, *, title: str) -> dict[str, Any]:
     """The schema of documents that hold `record`; nested records become definitions."""
     definitions: dict[str, Any] = {}
     root = _record_schema(record, definitions)
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": title,
-        **root,
-        "$defs": dict(sorted(definitions.items())),
-    }
+    return titled(title, {**root, "$defs": dict(sorted(definitions.items()))})
+
+
+# Of files of others, whose keys are no names of ours, and whose objects may have further keys.
+AMOUNT: Final = {"type": "number", "minimum": 0}
+POSITIVE: Final = {"type": "number", "exclusiveMinimum": 0}
+WHOLE: Final = {"type": "integer"}
+COUNT: Final = {"type": "integer", "minimum": 1}
+
+
+def titled(title: str, root: dict[str, Any]) -> dict[str, Any]:
+    """The schema of whole files."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title, **root}
+
+
+def object_schema(required: dict[str, Any], optional: dict[str, Any] | None = None) -> Any:
+    """An object that has the keys required, of these schemas."""
+    properties = {**required, **(optional or {})}
+    return {"type": "object", "properties": properties, "required": [*required]}
+
+
+def map_schema(entry: Any, *, least: int = 0) -> Any:
+    """An object whose keys are free, with so many entries at least."""
+    return {"type": "object", "additionalProperties": entry, "minProperties": least}
+
+
+def array_schema(entry: Any, *, least: int = 0) -> Any:
+    """So many entries at least."""
+    return {"type": "array", "items": entry, "minItems": least}
 
 
 def _record_schema(record: type, definitions: dict[str, Any]) -> dict[str, Any]:
