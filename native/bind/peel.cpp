@@ -94,6 +94,13 @@ void bind_peel(nb::module_& module) {
       },
       nb::arg("problem"));
   module.def(
+      "peel_reaches",
+      [](const Given<PeelProblem>& problem) {
+        nb::gil_scoped_release release;
+        return peel_reaches(problem.value);
+      },
+      nb::arg("problem"));
+  module.def(
       "peel_evenly",
       [](const Given<PeelProblem>& problem, double chunk_s) {
         nb::gil_scoped_release release;

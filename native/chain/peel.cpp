@@ -218,12 +218,25 @@ class Peeler {
     }
   }
 
+  bool reaches() {
+    if (!prepare()) return false;
+    const int64_t r = p_ - 1;
+    for (int64_t a = r; a < size_; ++a) {
+      for (int64_t b = a + 2; b <= std::min(a + most_, size_ - r); ++b) {
+        if (left_[r][at(a, b)] == kInfinite) continue;
+        for (const int64_t near : near_lengths_[a]) {
+          if (near < b - a && runs_[at(a + near, b)] && can_be(r, a, a + near, a + near, b))
+            return true;
+        }
+      }
+    }
+    return false;
+  }
+
   PeelResult run() {
     PeelResult result;
     result.cost = kInfinite;
-    if (most_ * p_ < size_) return result;
-    list_stages();
-    if (!list_left()) return result;
+    if (!prepare()) return result;
     const size_t states = static_cast<size_t>((size_ + 1) * (size_ + 1));
     std::vector<double> later(states, kInfinite), best(states, kInfinite);
     for (int64_t a = 0; a <= size_; ++a) later[at(a, a)] = 0.0;
@@ -240,6 +253,19 @@ class Peeler {
   }
 
  private:
+  bool prepare() {
+    if (most_ * p_ < size_) return false;
+    list_stages();
+    return list_left();
+  }
+
+  // Whether some way of a rank's chunks stays within the limit.
+  bool can_be(int64_t r, int64_t a, int64_t a2, int64_t b2, int64_t b) const {
+    const Wanted any{x_.limit_s, std::nextafter(x_.limit_s, kInfinite), true};
+    const RankTime own = rank(r, a, a2, b2, b, any);
+    return own.points.near >= 0 && aim_.within(own, x_.limit_s);
+  }
+
   size_t at(int64_t a, int64_t b) const { return static_cast<size_t>(a * (size_ + 1) + b); }
 
   int64_t kind(int64_t first, int64_t after) const {
@@ -379,9 +405,7 @@ class Peeler {
                   x_.weighs_ends ? x_.kinds.weight_grad_s[k] + least_tail_s(k, l) - before_s : 0.0;
               const double both_s = std::max(after_s, own_s);
               if (both_s >= left_s) continue;
-              const Wanted any{x_.limit_s, std::nextafter(x_.limit_s, kInfinite), true};
-              const RankTime own = rank(r, a, a + near, b - far, b, any);
-              if (own.points.near < 0 || !aim_.within(own, x_.limit_s)) continue;
+              if (!can_be(r, a, a + near, b - far, b)) continue;
               left_s = both_s;
               is_any = true;
             }
@@ -806,6 +830,8 @@ class Peeler {
 }  // namespace
 
 PeelResult peel(const PeelProblem& problem) { return Peeler(problem, Shortest{}).run(); }
+
+bool peel_reaches(const PeelProblem& problem) { return Peeler(problem, Shortest{}).reaches(); }
 
 PeelResult peel_evenly(const PeelProblem& problem, double chunk_s) {
   return Peeler(problem, Even{chunk_s}).run();

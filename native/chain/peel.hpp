@@ -95,6 +95,9 @@ struct PeelResult {
 // The least step: `cost` is a lower bound on it in seconds.
 PeelResult peel(const PeelProblem& problem);
 
+// Whether that is within the limit, in less than half of the time.
+bool peel_reaches(const PeelProblem& problem);
+
 // Of the splits within the limit, that whose chunks are most nearly of `chunk_s` seconds each:
 // `cost` is the sum of the squares of their relative differences.
 PeelResult peel_evenly(const PeelProblem& problem, double chunk_s);

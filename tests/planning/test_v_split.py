@@ -60,6 +60,9 @@ def test_the_peel_finds_the_least_longest_rank_of_all_splits(seed, size, num_ran
     found = _core.peel(asked_of_peel(x))
     expected_s = oracle(x)
     assert found.cost == pytest.approx(expected_s, rel=1e-12)
+    for limit_s in (0.999 * expected_s, 1.001 * expected_s):  # of nothing that fits both are beyond
+        is_within = expected_s <= limit_s < math.inf
+        assert _core.peel_reaches(asked_of_peel(x).replace(limit_s=limit_s)) == is_within
     if math.isfinite(expected_s):
         cuts = (0, *np.cumsum([*found.near, *found.far[::-1]]).tolist())
         stages = list(pairwise(cuts))

@@ -454,7 +454,7 @@ def is_beyond(question: SplitQuestion, limit_s: float) -> bool:
         return False
     roomy = VProblem.of(question, limit_s=limit_s, in_room=False)
     space = roomy.in_any_order().replace(weighs_ends=True)
-    return math.isinf(_core.peel(space).cost)
+    return not _core.peel_reaches(space)
 
 
 def bound_v_lifetimes(question: SplitQuestion, *, limit_s: float = math.inf) -> Split:
