@@ -239,3 +239,13 @@ def test_kernels_of_a_plan_are_those_of_its_estimate_its_job_and_its_command(ker
     assert {change.key for change in trainwright.diff(usual, found).document.request_changes} == {
         name.replace("flash", "fused")
     }
+
+
+def test_a_plan_says_what_its_framework_cannot_be_told_of_the_model():
+    asked = {"cluster": "dgx-h100", "devices": 8, "global_batch": 8, "sequence": 1024, "top": 0}
+    space = {"tp": 1, "pp": 1, "zero": (1,), "recompute": ("none",)}
+    plan = trainwright.plan("olmo2-1b", framework="megatron", **asked, **space).document
+    said = "framework: model: has norms behind the halves of a block alone"
+    assert f"{said}, which megatron cannot be told" in plan.warnings
+    with pytest.raises(trainwright.Inexpressible, match="norms behind the halves"):
+        trainwright.export(plan, "megatron")

@@ -71,7 +71,7 @@ from trainwright.plans import Plan, ReplicaGroup, Stage
 from trainwright.plans.capability import capability_of
 from trainwright.plans.capability_table import Feature
 from trainwright.plans.configuration import USUAL_FIT_PROBABILITY, Configuration, PlanRequest
-from trainwright.plans.job import unsaid_training
+from trainwright.plans.job import unsaid_training, untold
 from trainwright.plans.plan import DATA_INSIDE, DEFAULT_SCHEDULE, mapping_name
 from trainwright.plans.status import BoundKind, Status
 from trainwright.profile import Recompute
@@ -325,7 +325,7 @@ def launch_gaps(document: model_plan.ModelPlanResult, question: ModelQuestion) -
         return ()
     job = planned_job(document, question.config, question.cluster)
     found = (*(gap.fault for gap in gaps_of(job, framework)),)
-    found += (*unsaid_training(job.model, job.recipe, framework),)
+    found += (*unsaid_training(job.model, job.recipe, framework), *untold(job.model, framework))
     return tuple(f"framework: {fault}" for fault in found)
 
 

@@ -664,6 +664,12 @@ def unwritable(model: TransformerConfig, target: str) -> tuple[Fault, ...]:
     return (*kinds, *_beyond_gpt(model))
 
 
+def untold(model: TransformerConfig, target: str) -> Iterator[Fault]:
+    """The same, each naming the target."""
+    for fault in unwritable(model, target):
+        yield replace(fault, problem=f"{fault.problem}, which {target} cannot be told")
+
+
 def _beyond_gpt(model: TransformerConfig) -> Iterator[Fault]:
     """What of a model's blocks the arguments of a GPT cannot say."""
     unsaid = {

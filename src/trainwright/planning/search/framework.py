@@ -59,7 +59,7 @@ from trainwright.plans.capability import (
     unsupported,
 )
 from trainwright.plans.capability_table import Feature
-from trainwright.plans.job import training_demands, unsaid_training, unwritable
+from trainwright.plans.job import training_demands, unsaid_training, untold
 from trainwright.plans.plan import (
     DATA_INSIDE,
     DEFAULT_SCHEDULE,
@@ -205,8 +205,7 @@ def in_words(able: Sequence[str], reason: str | None) -> str | None:
 def _unrunnable(question: ModelQuestion, target: str) -> Iterator[Fault]:
     """What of the question keeps a framework from running any plan that answers it."""
     model, recipe = question.config, question.settings.recipe
-    for fault in unwritable(model, target):
-        yield replace(fault, problem=f"{fault.problem}, which {target} cannot be told")
+    yield from untold(model, target)
     yield from unsaid_training(model, recipe, target)
     demands = training_demands(model, recipe, question.precision)
     yield from (gap.fault for gap in unsupported(demands, target))
