@@ -65,7 +65,11 @@ from trainwright.planning.splits.types import (
     bound_every_split,
     bound_family_splits,
 )
-from trainwright.planning.splits.vee import best_uneven_v_split, bound_v_lifetimes
+from trainwright.planning.splits.vee import (
+    best_uneven_v_split,
+    bound_v_lifetimes,
+    least_pipeline_of_v_s,
+)
 from trainwright.planning.splits.vee_cuts import best_of_space, is_small, worth_uneven
 from trainwright.plans.status import OPTIMAL_TOLERANCE
 
@@ -464,25 +468,41 @@ def try_uneven(search: ModelSearch) -> None:
     """Price splits in V that are not nearly even: outside the space, they may improve on it.
 
     Of the candidates that the search met, those that could be faster than its best plan, that of
-    the best plan before all others.
+    the best plan before all others. Few are tried with many rooms; of the others a floor under all
+    orders of their splits says which come first, and what it excludes takes no effort: where
+    transfers are slow a bound may promise half of that.
     """
     first = _best_in_v(search)
-    found = sorted(_uneven_splits(search, first), key=lambda one: (one[1] != first, one[0]))
     tried = {each.candidate for each in search.priced}  # with the even split of any lengths
-    actions, roomy = 0, _IN_ROOMS
-    for key, candidate, split in found:
+    found = [
+        (key, candidate, replace(split, others=()) if candidate in tried else split)
+        for key, candidate, split in _uneven_splits(search, first)
+    ]
+    found.sort(key=lambda one: (one[1] != first, one[0]))
+    others = [(_floor(search, *one[1:]), *one[1:]) for one in found[_IN_ROOMS:]]
+    found[_IN_ROOMS:] = sorted(others, key=lambda one: one[0])
+    actions = 0
+    for number, (key, candidate, split) in enumerate(found):
         if key >= search.best_s or search.poll():
             continue
         if actions > _UNEVEN_ACTIONS:
             break
-        own = replace(split, others=()) if candidate in tried else split
         if candidate != first:
             count = candidate.num_microbatches(search.shelf.question.workload)
             actions += 6 * candidate.pipeline * count
         fresh = search.has_plan or candidate not in search.undecided
         limit_s = min(search.step_to_beat_s(candidate), search.longest_worth_pricing_s(candidate))
-        roomy -= 1
-        search.price_within(limit_s, candidate, own, may_tighten=fresh, in_rooms=roomy >= 0)
+        in_rooms = number < _IN_ROOMS
+        search.price_within(limit_s, candidate, split, may_tighten=fresh, in_rooms=in_rooms)
+
+
+def _floor(search: ModelSearch, candidate: Candidate, split: Split) -> float:
+    """The figure of a step no longer than the pipeline of any order of the splits."""
+    shelf, every = search.shelf, ((split.cuts, split.chosen), *split.others)
+    tries = split_tries(shelf.question, candidate, shelf.profile(candidate.point))
+    pipeline_s = min(least_pipeline_of_v_s(*tries.work_of(one)) for one in every)
+    overhead_s = shelf.question.cluster.accelerator.step_overhead_s
+    return search.key(pipeline_s + overhead_s, candidate)
 
 
 def lead_in_v(search: ModelSearch) -> None:
