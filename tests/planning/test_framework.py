@@ -451,6 +451,31 @@ def test_a_search_that_ends_before_its_first_plan_tells_a_usual_one():
     assert found.lower_bound_s < found.priced[0].step.step_time_s
 
 
+def test_a_search_that_is_stopped_at_its_first_plan_tells_one_that_people_run(monkeypatch):
+    monkeypatch.setattr("trainwright.planning.search.framework._NO_PLAN_S", math.inf)
+    question = ModelQuestion(
+        model=catalog.model("llama3-405b").config,
+        cluster=catalog.cluster("dgx-h100").with_nodes(64),
+        workload=Workload(global_batch=512, sequence_length=8192),
+        num_devices=512,
+        allowed=Allowed(framework="megatron"),
+    )
+    stopping = Budget()
+
+    def stop(told):
+        if math.isfinite(told.best):
+            stopping.interrupt()
+
+    stopping.on_progress = stop
+    found = plan_runnable(question, stopping, num_alternatives=0)
+    assert found.interrupted
+    assert not found.exhausted
+    degrees = {"tensor": Span.only(8), "pipeline": Span.only(16), "context": Span.only(1)}
+    run = replace(question.allowed, **degrees, schedules=("1f1b",), microbatch_size=Span.only(1))
+    usual = plan_runnable(replace(question, allowed=run), Budget(), num_alternatives=0)
+    assert found.priced[0].step.step_time_s <= usual.priced[0].step.step_time_s
+
+
 def test_what_no_usual_plan_may_be_is_not_told_as_one():
     narrow = {"context": Span.only(2), "zero_stages": (1,), "schedules": ("interleaved",)}
     question = asked("megatron", memory_gib=80, **narrow)

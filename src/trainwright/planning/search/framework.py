@@ -465,7 +465,7 @@ def _plan_all(question: ModelQuestion, budget: Budget, wanted: _Wanted) -> Model
         found.append(own.unproved())
         if wanted.in_kind:
             told = wanted.told_of(each for one in found for each in one.priced)
-        if part.stopped and is_first and not any(each.priced for each in found):
+        if part.stopped and is_first and own.search.is_on:
             usual.make()
         if not wanted.num_alternatives:
             to_beat = min((to_beat, *(key_of(each, aim) for each in found[-1].priced)))
@@ -514,11 +514,11 @@ def _proved(
 
 @dataclass(slots=True)
 class _Usual:
-    """A usual plan, where the time for a part of a large space ended before its first plan.
+    """A usual plan, where the time for a part of a large space ended before its search.
 
     So little is left to choose that one is found in a moment: one chunk per rank in 1F1B, one
     sequence at a time, whole on its devices, and state sharded at most by ZeRO-1. It is `found` at
-    most once.
+    most once. The first plans of a search need not be as good.
     """
 
     question: ModelQuestion
