@@ -124,6 +124,8 @@ def test_own_software_is_told_by_its_name_and_by_whether_it_is_compiled() -> Non
     assert software_named("Megatron-Bridge").kind == "nemo"
     assert software_named(None).kind == software_named("my own trainer").kind == "typical"
     assert software_named("torchtitan", compiled=False).kind == FSDP.kind
+    fastest = [software_named(name).picks_fastest_attention for name in ("prime-rl", "torchtitan")]
+    assert fastest == [True, False]
 
 
 def test_a_fabric_that_is_described_as_slow_stays_slow() -> None:

@@ -205,6 +205,18 @@ def test_the_trainer_of_prime_rl_has_its_own_defaults() -> None:
     assert read("prime-rl", on_device).on_host == {}
 
 
+def test_adapters_of_prime_rl_lie_beside_float32_shards() -> None:
+    text = (
+        '[model]\nname = "Qwen/Qwen3-4B"\n{more}[model.lora]\nrank = 16\n[data]\nseq_len = 4096\n'
+    )
+    wide = read("prime-rl", text.format(more='attn = "flash_attention_2"\n'))
+    assert wide.options["weight_bits"] == 32
+    assert "attn flash_attention_2: priced as the fastest kernel" in said(wide)
+    narrow = read("prime-rl", text.format(more='optimization_dtype = "bfloat16"\n'))
+    assert "weight_bits" not in narrow.options
+    assert "fastest kernel" not in said(narrow)
+
+
 def test_supervised_training_of_prime_rl_counts_its_batch_in_sequences() -> None:
     text = '[model]\nname = "Qwen/Qwen3-0.6B"\n[data]\nseq_len = 4096\nbatch_size = 32\n'
     text += "micro_batch_size = 2\n[deployment]\nnum_train_gpus = 4\n"

@@ -314,9 +314,10 @@ class Software:
         """Whether it runs the fastest published attention kernel of each device.
 
         Current transformers, whose models TRL and DeepSpeed by itself train, take it unasked
-        (huggingface/transformers, pull request 48163).
+        (huggingface/transformers, pull request 48163), as prime-rl does (`model.attn` "auto":
+        FlashAttention-3 on Hopper, 4 on Blackwell).
         """
-        return self.name.startswith(("trl", "deepspeed"))
+        return self.name.startswith(("trl", "deepspeed", "prime-rl"))
 
     @property
     def adds_gradients_apart(self) -> bool:

@@ -381,6 +381,9 @@ def read_prime_rl(text: str, beside: settings.Beside = settings.NOTHING) -> sett
             "lora_targets": settings.products_of(each for each in named if "latent" not in each),
             "lora_dropout": lora.number("dropout") or None,
         }
+    kernel = model.text("attn") or "auto"
+    if kernel in ("sdpa", "flash_attention_2"):
+        notes.append(f"attn {kernel}: priced as the fastest kernel, which auto picks")
     chunk = model.value("fused_lm_head_token_chunk_size")
     chunked = model.count("fused_lm_head_token_chunk_size") if type(chunk) is int else 8192
     eight = model.table("quantization").text("type") if "quantization" in model else None
@@ -416,6 +419,7 @@ def read_prime_rl(text: str, beside: settings.Beside = settings.NOTHING) -> sett
         num_devices=devices,
         devices_per_node=min(each, devices),
         compiled=model.value("compile") is not False,
+        loaded_in="bf16" if half else "fp32",  # get_model, as optimization_dtype says
         model_name=name,
         **{**(ALL_IN_16_BIT if half else {}), **optimizer_of(_PRIME_OPTIMIZERS.get(optimizer))},
         **adapters,
