@@ -11,7 +11,7 @@ from trainwright.formats.catalog import open_model
 from trainwright.frameworks.jobs import Beside, read
 from trainwright.frameworks.jobs.detect import format_of
 from trainwright.frameworks.jobs.settings import StatedRun, catalog_name
-from trainwright.frameworks.read_job import job_of_model, open_stated
+from trainwright.frameworks.read_job import job_of_model, open_stated, stated_model
 
 TRAINER = """\
 #!/bin/bash
@@ -327,6 +327,19 @@ def test_adapters_of_litgpt_lie_beside_queries_and_values_unless_told_otherwise(
     run = read("litgpt", text)
     assert run.lora_targets == ("value", "gate", "up", "down")
     assert (run.lora_rank, run.weight_bits) == (4, 4)
+
+
+def test_fine_tuning_with_litgpt_has_a_head_beside_the_embedding_it_was_tied_to(
+    tmp_path: Path,
+) -> None:
+    text = LIT.format(precision="bf16-true", devices=1).replace("Llama-3.1-8B", "gemma-2b")
+    file = tmp_path / "file.yaml"
+    for more, tied in (("", False), (", tie_embeddings: true", True)):
+        file.write_text(text.replace("lr_warmup_steps: 10", f"lr_warmup_steps: 10{more}"))
+        job = open_stated("litgpt", file)
+        assert stated_model(job, None).config.tied_embeddings == tied
+    plain = read("litgpt", LIT.format(precision="bf16-true", devices=1))
+    assert plain.model_changes is None
 
 
 RL = """\

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
+from trainwright.formats import catalog
 from trainwright.frameworks.jobs import deepspeed, script, settings
 from trainwright.frameworks.megatron import dispatcher_of
 from trainwright.frameworks.shell.values import Value
@@ -687,7 +688,8 @@ def read_openrlhf(text: str, beside: settings.Beside = settings.NOTHING) -> sett
 # LitGPT
 # ------
 # Several devices have shards of the model; fine-tuning recomputes every block then, and adapters
-# lie beside the products that are switched on (litgpt/finetune, litgpt/pretrain.py).
+# lie beside the products that are switched on; `GPT` has a head of its own, which pretrain.py alone
+# ties (litgpt/finetune, litgpt/pretrain.py).
 
 _LIT_TARGETS: Final = {
     "lora_query": ("q_proj",), "lora_key": ("k_proj",), "lora_value": ("v_proj",),
@@ -739,6 +741,11 @@ def read_litgpt(text: str, beside: settings.Beside = settings.NOTHING) -> settin
     named = found.table("model_config").text("name") if pretrains else None
     path = found.text("checkpoint_dir")
     name = found.text("model_name") or named or (path and path.rstrip("/").rpartition("/")[2])
+    known = settings.catalog_name(name) if name else None
+    unties = known is not None and catalog.model(known).config.tied_embeddings
+    unties = unties and not train.switch("tie_embeddings")
+    if unties:
+        notes.append("the head lies apart from the embedding, without train.tie_embeddings")
     numbers: dict[str, Any] = {}
     if mode == "true" and number != "fp32" and not adapts:  # weights and moments alike
         numbers = {
@@ -766,6 +773,7 @@ def read_litgpt(text: str, beside: settings.Beside = settings.NOTHING) -> settin
         num_devices=devices,
         devices_per_node=each,
         model_name=name,
+        model_changes={"tie_word_embeddings": False} if unties else None,
         **{**numbers, **deepspeed.optimizer_of(optimizer or "AdamW"), **adapters},
         unknown=unknown,
         notes=(*notes, *changing),
