@@ -102,6 +102,18 @@ def test_only_a_config_of_a_dense_model_may_leave_experts_open() -> None:
             config_of(run, line_of(run), known)
 
 
+def test_adapters_of_a_row_lie_beside_weights_of_the_bits_it_states() -> None:
+    options = {"lora_rank": 8, "lora_targets": "query,value"}
+    for more, expected in (
+        ({}, (0.0, None)),
+        ({"weight_bits": 4}, (0.0, 4)),
+        ({"weight_bits": "32", "lora_dropout": 0.05}, (0.05, 32)),
+    ):
+        adapters = config_of(replace(ROW, options=options | more), line_of(ROW), KNOWN).tuning
+        assert adapters.low_rank is not None
+        assert (adapters.low_rank.dropout, adapters.low_rank.bits) == expected
+
+
 def test_sizes_that_nobody_published_are_a_gpt_or_a_gated_llama() -> None:
     plain = replace(ROW, hidden_size=3000, num_heads=30, ffn_size=12000, num_kv_heads=None)
     assert not config_of(plain, line_of(plain), KNOWN).gated

@@ -425,21 +425,18 @@ def config_of(run: MeasuredRun, line: SoftwareLine, known: Known) -> Transformer
         low_rank = LowRank(
             rank=int(rank),
             targets=tuple(t for t in targets.split(",") if t),
-            bits=8 if keeps_frozen_in_8_bit(run) else None,
+            dropout=float(run.options.get("lora_dropout") or 0.0),
+            bits=_frozen_bits(run),
         )
         model = replace(model, tuning=Tuning(low_rank=low_rank))
     return model
 
 
-def keeps_frozen_in_8_bit(run: MeasuredRun) -> bool:
-    """Whether weights beside adapters are kept in 8 bit, by an option of the row or its note."""
-    stated = run.options.get("weight_bits")
-    if stated is not None:
-        return int(stated) == _EIGHT_BITS
-    return "frozen weights in fp8" in (run.setting("note") or "").lower()
-
-
-_EIGHT_BITS: Final = 8
+def _frozen_bits(run: MeasuredRun) -> int | None:
+    """Of a weight beside adapters, by an option of the row or its note; None: as in training."""
+    if (stated := run.options.get("weight_bits")) is not None:
+        return int(stated)
+    return 8 if "frozen weights in fp8" in (run.setting("note") or "").lower() else None
 
 
 def _of_sizes(
