@@ -379,6 +379,27 @@ def test_a_policy_of_nemo_rl_is_read() -> None:
     assert (run.num_devices, run.devices_per_node, run.unknown) == (16, 8, ())
     pairs = read(None, RL.format(kind="dpo"), Beside(name="dpo.yaml"))
     assert (pairs.micro_batch, pairs.global_batch, pairs.reference) == (4, 256, True)
+    assert any("its weights wait on the host" in note for note in pairs.notes)
+
+
+@pytest.mark.parametrize(
+    ("loss", "expected"),
+    [
+        ("", "a forward pass of the policy"),
+        ("force_on_policy_ratio: true", None),
+        (
+            "reference_policy_kl_penalty: 0.01",
+            "a forward pass of the policy and one of the reference, whose weights wait on the host",
+        ),
+    ],
+)
+def test_log_probabilities_before_an_update_are_said_to_be_unpriced(
+    loss: str, expected: str | None
+) -> None:
+    text = RL.format(kind="grpo") + f"loss_fn: {{{loss}}}\n"
+    said = [note for note in read(None, text, Beside(name="grpo.yaml")).notes if "before" in note]
+    wanted = f"not priced: log-probabilities before an update, {expected}"
+    assert said == ([] if expected is None else [wanted])
 
 
 def test_a_file_of_nemo_rl_changes_the_one_that_it_is_based_on(tmp_path) -> None:

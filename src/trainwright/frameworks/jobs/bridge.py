@@ -690,6 +690,13 @@ def read_nemo_rl(text: str, beside: settings.Beside = settings.NOTHING) -> setti
     offload = ("params to cpu", "optimizer to cpu") if fsdp.switch("cpu_offload") else ()
     if "grpo" in whole or "distillation" in whole:
         notes.append("only what the policy trains is priced, of sequences at their longest")
+    if "grpo" in whole and (passes := " and ".join(_answering(found))):
+        notes.append(f"not priced: log-probabilities before an update, {passes}")
+    if "dpo" in whole:
+        notes.append(
+            "the reference is priced as a frozen copy on the devices; its weights wait on the "
+            "host, and their exchange with the policy's is not priced"
+        )
     dtype, name = policy.text("precision"), policy.text("model_name")
     narrow = megatron.table("fp8_cfg")
     scaled = "fp8_blockwise" if narrow.text("fp8_recipe") == "blockwise" else "fp8"
@@ -719,6 +726,16 @@ def read_nemo_rl(text: str, beside: settings.Beside = settings.NOTHING) -> setti
         unknown=unknown,
         notes=(*notes, *changing),
     )
+
+
+def _answering(found: settings.Settings) -> Iterator[str]:
+    """Forward passes of GRPO before it trains (nemo_rl/algorithms/grpo.py, `grpo_train`)."""
+    loss, grpo = found.table("loss_fn"), found.table("grpo")
+    stated = grpo.value("seq_logprob_error_threshold") is not None
+    if not loss.switch("force_on_policy_ratio") or stated:
+        yield "a forward pass of the policy"
+    if loss.number("reference_policy_kl_penalty"):
+        yield "one of the reference, whose weights wait on the host"
 
 
 _MOST_DEFAULTS: Final = 5
