@@ -426,8 +426,8 @@ def replay(
 # proof.
 
 SMALL: Final = 7
-_NODES: Final = 20_000
-_MOVES: Final = 25
+_NODES: Final = 20_000  # of the search in full, which proves nothing beyond
+_MOVES: Final = 25  # of a list schedule that is improved
 # How much more core time a spread operator may take than on one core; it would idle otherwise.
 _WASTE: Final = (1.25, inf)
 # How much longer all that is ready may take spread, one after another, than side by side.

@@ -58,13 +58,13 @@ if TYPE_CHECKING:
 
 SAFE: Final = 1.0 - 1e-9
 SLACK: Final = 1e-9  # of numbers of blocks, before they are rounded up
-_CHUNK: Final = 4096
+_CHUNK: Final = 4096  # designs priced at once, which bounds memory
 _RATIOS: Final = (0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0)
 _STEPS: Final = 2  # more blocks in the longest rank that are tried one by one
 _SHARE: Final = 0.3  # of forward in forward and backward, from where on it is bounded
-_PROBED: Final = 6
+_PROBED: Final = 6  # designs that are priced in a system that is tried
 _FIRST: Final = 512  # designs that are sought among before anything is known
-_ROUNDS: Final = 3
+_ROUNDS: Final = 3  # of all axes, one after the other, until none helps
 
 _DOMAIN: Final = AXES.index("node_devices")
 _OF_DOMAIN: Final = (AXES.index("node_gbytes_per_s"), AXES.index("topology"))

@@ -238,7 +238,7 @@ def why_infeasible(question: CodesignQuestion) -> str:
 # A batch reads nothing but its own designs and the incumbent it is given, so that it gives the same
 # answer in any process, now or from a journal.
 
-_CHUNK: Final = 64
+_CHUNK: Final = 64  # designs priced between two looks at the best
 
 
 class Batch(NamedTuple):
@@ -372,7 +372,7 @@ class _Opening:
 # The best design and plan together, by branch and bound over all designs
 # -----------------------------------------------------------------------
 
-BATCH: Final = 1024
+BATCH: Final = 1024  # nodes handed out at once
 AHEAD: Final = 16  # batches under way; each knows the best of those that many before it
 
 

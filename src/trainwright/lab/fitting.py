@@ -386,7 +386,7 @@ def _huber(standard: Floats, cut: float) -> Floats:
 
 NUM_FOLDS: Final = 5
 COVERED: Final = 0.9
-_LEFT_OUT: Final = 0.85
+_LEFT_OUT: Final = 0.85  # of groups left out that their ranges must hold
 _ROUNDS: Final = 2
 # Two-sided 90% quantiles of Student's t by degrees of freedom; the normal one beyond.
 _STUDENT: Final = {
@@ -401,9 +401,9 @@ _STUDENT: Final = {
     20: 1.72,
 }
 _NORMAL: Final = 1.645
-_ENOUGH_FOR_QUANTILES: Final = 20
+_ENOUGH_FOR_QUANTILES: Final = 20  # rows: one in twenty is beyond each end
 _LEAST_APART: Final = 6
-_LEAST_WIDTH: Final = 0.03
+_LEAST_WIDTH: Final = 0.03  # of a range, either way, however well rows agree
 _FEW: Final = 5
 # What fewer tell of the next run at least: of pairs of public runs of one model, device and
 # program, predicted without their table, nine of ten errors differ by less; 0.1 holds 73%.

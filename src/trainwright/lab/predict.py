@@ -283,7 +283,7 @@ def _recipe(run: MeasuredRun, line: SoftwareLine, model: TransformerConfig, toke
 # of a microbatch on a device. Inferred from public measured peaks; see the accuracy page.
 
 _ELEMENT = 2
-_LOSS_COPIES = 2.5
+_LOSS_COPIES = 2.5  # times two bytes: the five per logit that are fitted
 
 
 def engine_peak_bytes(question: Question, step: StepPrediction) -> float:

@@ -82,7 +82,7 @@ def acceptance_region(n: int) -> tuple[int, int]:
 # How far predictions are from measurements, and whether they rank plans rightly
 # ------------------------------------------------------------------------------
 
-NOISE_FLOOR = 0.02
+NOISE_FLOOR = 0.02  # of a step: what repeated runs differ by
 LEAST_LAYOUTS = 3
 MEMORY_MARGIN = 0.05
 

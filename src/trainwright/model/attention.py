@@ -143,7 +143,7 @@ def _exchange(kind: str, size: float, phase: Phase) -> Exchange:
 # (NVIDIA, Matrix Multiplication Background, "Tensor Core Requirements"). BLOOM's trials with heads
 # of 108 and 150 took 1.3 times as long as those with heads of 104 to 224 that are multiples.
 
-FUSED_BACKWARD_RATIO = 2.5
+FUSED_BACKWARD_RATIO = 2.5  # five products backward (one again), two forward
 _ALIGNED_TO = 8
 _OUTSIDE_MATRIX_UNITS = "fp32"
 

@@ -322,7 +322,7 @@ def _kernels(run: Configuration) -> Iterator[Move]:
         yield Move(dimension="update", choice="fused", run=new)
 
 
-_MLP_TILE: Final = 8192
+_MLP_TILE: Final = 8192  # tokens at once
 _WITH_WEIGHTS: Final = (
     ("optimizer", "gradients", "weights"),
     ("activations", "optimizer", "gradients", "weights"),

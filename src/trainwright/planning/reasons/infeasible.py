@@ -502,7 +502,7 @@ def _fits_on(question: ModelQuestion, nodes: int, budget: Budget) -> bool:
 
 SHARE_S: Final = 20.0  # wall seconds of the search under one change
 _GROWTH: Final = 1.2  # of memory that is tried
-_MAX_GROWTHS: Final = 10
+_MAX_GROWTHS: Final = 10  # six times the memory in all
 _MAX_BISECTIONS: Final = 2
 
 

@@ -314,7 +314,7 @@ def pareto_excess(points: Sequence[tuple[float, float]], one: Floats, other: Flo
 # form), may not pay: the simpler one is shown beside it, or taken where that is preferred.
 
 
-PAIRED_ERROR: Final = 0.065
+PAIRED_ERROR: Final = 0.065  # median of |log| of pairs; see above
 _USUAL: Final = ("1f1b", "interleaved")
 
 

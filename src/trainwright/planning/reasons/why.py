@@ -48,7 +48,7 @@ from trainwright.units import GIB, format_bytes
 if TYPE_CHECKING:
     Reprice: TypeAlias = Callable[[Cluster], float]
 
-MORE: Final = 1.01
+MORE: Final = 1.01  # times what there is: a hundredth shows what binds
 MORE_MEMORY_BYTES: Final = 10 * GIB
 _ONE: Final = Span.only(1)
 _AXES: Final = (

@@ -75,7 +75,7 @@ _T = TypeVar("_T")
 
 _MOST_ACTIONS: Final = 100_000  # of an order that is looked through
 _MOST_ROWS: Final = 200  # stages times ways to run a block
-_LITTLE_BELOW: Final = 0.991
+_LITTLE_BELOW: Final = 0.991  # of a limit: a bound this near is as good as at it
 _RISING: Final = (0.9, 0.915, 0.93, 0.945, 0.96, 0.98, 1.0)  # of a limit
 _MOST_LOOKED_AT: Final = 250_000_000  # actions, of whole blocks that are dealt: about a second
 

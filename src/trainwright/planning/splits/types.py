@@ -84,7 +84,7 @@ _BEGINNINGS: Final = 2048  # of cuts that are kept at once
 _PER_ACTION: Final = 4  # ranks added up while one action is simulated
 _RANKS: Final = 400  # beside, for each pair of ranks
 _SIMULATION: Final = 2000  # beside its actions
-_PLAN: Final = 50_000
+_PLAN: Final = 50_000  # of a plan that is priced in full
 HAIR: Final = 1 - 1e-12  # of the best step: what is nearer differs by rounding
 
 

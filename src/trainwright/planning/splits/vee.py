@@ -314,7 +314,7 @@ def solved(values: Floats) -> Mix:
 #
 # Reference: J. Little. *A Proof for the Queuing Formula L = λW.* Operations Research 9(3), 1961.
 
-_ROUNDS: Final = 30
+_ROUNDS: Final = 30  # splits that a game meets at most
 _NEAR: Final = 1e-4  # of the value of a game, between its bounds
 _LIFETIME_HAIR: Final = 1e-9
 
@@ -422,7 +422,7 @@ def _least_split(problem: _core.PeelProblem, mean: Sums) -> tuple[float, Times |
 # --------------------------------------------------------------------------------------
 
 _FIRST_LIMIT: Final = 1.1  # times the work of the busiest rank
-_NEXT_LIMIT: Final = 1.2
+_NEXT_LIMIT: Final = 1.2  # times the last, while nothing is found below it
 _LAST_LIMIT: Final = 4.0  # from there on in one go
 
 

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     Bools = NDArray[np.bool_]
     Cuts = tuple[int, ...]
 
-_MOST_CUTS: Final = 1000
+_MOST_CUTS: Final = 1000  # ways to cut that are all looked through
 
 
 class _Way(NamedTuple):
@@ -224,7 +224,7 @@ class _Ways:
 # less room as was missing, a few times; where that is too little room, halfway back, and once where
 # it was enough at first.
 
-_TRIES: Final = 7
+_TRIES: Final = 7  # rooms, each less than the one before
 _LEAST_CUT: Final = 0.005  # of the room: by how much it is cut at least, each time twice as much
 _WORTH_LESS_ROOM: Final = 0.998  # of the best step: where a plan that misses the memory ends
 
@@ -707,7 +707,7 @@ def _recompute_more(
 # peels, O(L²) states each, so among long chains only the most promising candidates get there.
 
 _LAYERS: Final = 100_000  # L² of all candidates that are looked at, but always
-_SOME: Final = 8
+_SOME: Final = 8  # candidates that are looked at however long the chain
 
 
 def worth_uneven(
