@@ -287,6 +287,8 @@ def test_a_changed_cluster_changes_a_plan_alike_by_both_roads(roads):
         own, other = what_if(known, **change).document, what_if(told, **change).document
         assert own.after.status == other.after.status
         assert own.after.step_time_s == pytest.approx(other.after.step_time_s, rel=1e-12)
+    assert "MFU" in what_if(told, devices=4).explain()
+    assert "MFU" not in what_if(known, devices=4).explain()
     with pytest.raises(InvalidInput, match="flops-scale: must be left out"):
         what_if(known, flops_scale=2.0)
     with pytest.raises(InvalidInput, match="1024"):

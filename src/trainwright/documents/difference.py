@@ -344,10 +344,15 @@ def what_if_view(document: WhatIfResult) -> Iterator[Line]:
     yield table_of(
         "Before and after",
         (words("", "what"), words("before"), words("after"), column("change")),
-        (*map(_change_row, document.changes), ("",) * 4, *_rows(before, after)),
+        (*map(_change_row, document.changes), ("",) * 4, *filter(_says, _rows(before, after))),
     )
     yield from _what_if_verdict(document)
     yield from warning_lines(after.warnings)
+
+
+def _says(row: tuple[str, ...]) -> bool:
+    """Whether either plan has the figure: a profile has no FLOPs, and may not count tokens."""
+    return any(row[1:])
 
 
 def _change_row(change: Change) -> tuple[str, ...]:
