@@ -46,6 +46,7 @@ def problem(rng, *, size: int, num_ranks: int, num_kinds: int = 6, tight: float 
         "floor_s": 0.0,
         "limit_s": math.inf,
         "weighs_ends": False,
+        "kind_offset": np.zeros(0, np.int64),
         "kind_of": kind_of,
         "forward_s": each(),
         "input_grad_s": np.zeros(num_kinds),
@@ -122,6 +123,7 @@ def chain_of_stages(
         "floor_s": 0.0,
         "limit_s": math.inf,
         "weighs_ends": False,
+        "kind_offset": np.zeros(0, np.int64),
         "kind_of": kind_of,
         "forward_s": forward_s,
         "input_grad_s": input_grad_s,
@@ -190,6 +192,7 @@ def merged(x, num_ranks: int):
         | summed
         | {
             "num_ranks": num_ranks,
+            "kind_offset": np.zeros(0, np.int64),
             "kind_of": kind_of,
             "level_offset": np.minimum(np.arange(count + 2), count),
             **dict.fromkeys(("transient_bytes", "beside_bytes", "front_bytes"), np.zeros(count)),

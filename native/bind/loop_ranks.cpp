@@ -50,6 +50,8 @@ void bind_loop_ranks(nb::module_& module) {
       .number("num_microbatches", &LoopRanks::num_microbatches)
       .number("forward_all_s", &LoopRanks::forward_all_s)
       .number("backward_all_s", &LoopRanks::backward_all_s)
+      .array("forward_s", &LoopRanks::forward_s)
+      .array("backward_s", &LoopRanks::backward_s)
       .number("usable_bytes", &LoopRanks::usable_bytes)
       .number("gathered_bytes", &LoopRanks::gathered_bytes)
       .array("least", &LoopRanks::least)

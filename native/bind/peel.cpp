@@ -58,6 +58,7 @@ void bind_peel(nb::module_& module) {
       .number("limit_s", &PeelProblem::limit_s)
       .number("weighs_ends", &PeelProblem::weighs_ends)
       .table("kind_of", &PeelProblem::kind_of)
+      .array("kind_offset", &PeelProblem::kind_offset)
       .array("forward_before_s", &PeelProblem::forward_before_s)
       .array("input_grad_before_s", &PeelProblem::input_grad_before_s)
       .array("transfer_s", &PeelProblem::transfer_s)

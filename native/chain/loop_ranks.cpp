@@ -120,21 +120,13 @@ class Rank {
   }
 
   void sum_paths() {
-    const double block_backward_s = x_.blocks.time_s[0] - x_.blocks.forward_s;
     double before_forward = 0, before_backward = 0, behind = 0, ahead = 0, across = 0;
     double beyond_end = 0;
     const auto turns = x_.order.turns.subspan(static_cast<size_t>(4 * rank_), 4);
     double across_begins = 0, across_turns = 0, across_leaves = 0, across_ends = 0;
     for (int64_t s = 0; s < size_; ++s) {
       if (s > 0) across += x_.transfer_s[s - 1];
-      double forward_s = x_.least[s] * x_.blocks.forward_s;
-      double backward_s = x_.least[s] * block_backward_s;
-      for (int64_t end = 0; end < 2; ++end) {
-        if (s == (end == 0 ? 0 : size_ - 1)) {
-          forward_s += x_.edges.forward_s[end];
-          backward_s += x_.edges.time_s[end] - x_.edges.forward_s[end];
-        }
-      }
+      const double forward_s = x_.forward_s[s], backward_s = x_.backward_s[s];
       if (s < turns[0]) before_forward += forward_s;
       (s < turns[3] ? before_backward : beyond_end) += backward_s;
       if (s > turns[1]) behind += backward_s;

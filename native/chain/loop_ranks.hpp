@@ -66,6 +66,8 @@ struct LoopRanks {
   int64_t num_microbatches = 0;
   double forward_all_s = 0;  // of one microbatch through all layers
   double backward_all_s = 0;
+  std::span<const double> forward_s;   // [S] of one microbatch, each stage with its least blocks
+  std::span<const double> backward_s;  // [S]
   double usable_bytes = 0;
   double gathered_bytes = 0;           // beside everything on every rank
   std::span<const int64_t> least;      // [S] blocks

@@ -204,6 +204,11 @@ class Peeler {
  public:
   Peeler(const PeelProblem& problem, Aim aim)
       : x_(problem), aim_(aim), p_(problem.num_ranks), size_(problem.num_layers()) {
+    for (int64_t r = 0; r < p_; ++r) {
+      const auto known = std::ranges::find(offsets_, x_.offset_of(r));
+      place_of_.push_back(known - offsets_.begin());
+      if (known == offsets_.end()) offsets_.push_back(x_.offset_of(r));
+    }
     reached_.assign(p_, 0.0);
     for (int64_t r = 1; r < p_; ++r) reached_[r] = reached_[r - 1] + x_.transfer_s[r - 1];
     measure_lengths();
@@ -220,12 +225,12 @@ class Peeler {
 
   bool reaches() {
     if (!prepare()) return false;
-    const int64_t r = p_ - 1;
+    const int64_t r = p_ - 1, place = place_of_[r];
     for (int64_t a = r; a < size_; ++a) {
       for (int64_t b = a + 2; b <= std::min(a + most_, size_ - r); ++b) {
         if (left_[r][at(a, b)] == kInfinite) continue;
-        for (const int64_t near : near_lengths_[a]) {
-          if (near < b - a && runs_[at(a + near, b)] && can_be(r, a, a + near, a + near, b))
+        for (const int64_t near : near_lengths_[place][a]) {
+          if (near < b - a && runs_[place][at(a + near, b)] && can_be(r, a, a + near, a + near, b))
             return true;
         }
       }
@@ -268,8 +273,8 @@ class Peeler {
 
   size_t at(int64_t a, int64_t b) const { return static_cast<size_t>(a * (size_ + 1) + b); }
 
-  int64_t kind(int64_t first, int64_t after) const {
-    return x_.kind_of[static_cast<size_t>(first * (size_ + 1) + after)];
+  int64_t kind(int64_t first, int64_t after, int64_t place) const {
+    return x_.kind_of[static_cast<size_t>(first * (size_ + 1) + after)] + offsets_[place];
   }
 
   bool can_run(int64_t kind) const {
@@ -303,12 +308,14 @@ class Peeler {
     std::vector<double> time_s(size_ + 1, kInfinite), bytes(size_ + 1, kInfinite);
     for (int64_t first = 0; first < size_; ++first) {
       for (int64_t after = first + 1; after <= size_; ++after) {
-        const int64_t k = kind(first, after);
-        if (!can_run(k)) continue;
-        const double least_s = x_.num_microbatches * fastest_s(k);
-        const double held = x_.kinds.static_bytes[k] + leanest_bytes(k);
-        time_s[after - first] = std::min(time_s[after - first], least_s);
-        bytes[after - first] = std::min(bytes[after - first], held);
+        for (size_t place = 0; place < offsets_.size(); ++place) {
+          const int64_t k = kind(first, after, place);
+          if (!can_run(k)) continue;
+          const double least_s = x_.num_microbatches * fastest_s(k);
+          const double held = x_.kinds.static_bytes[k] + leanest_bytes(k);
+          time_s[after - first] = std::min(time_s[after - first], least_s);
+          bytes[after - first] = std::min(bytes[after - first], held);
+        }
       }
     }
     for (int64_t total = 2; total <= size_; ++total) {
@@ -325,13 +332,16 @@ class Peeler {
 
   // Which stages can run.
   void list_stages() {
-    runs_.assign(static_cast<size_t>((size_ + 1) * (size_ + 1)), 0);
-    near_lengths_.assign(size_ + 1, {});
-    for (int64_t first = 0; first < size_; ++first) {
-      for (int64_t after = first + 1; after <= std::min(size_, first + most_); ++after) {
-        if (!can_run(kind(first, after))) continue;
-        runs_[at(first, after)] = 1;
-        near_lengths_[first].push_back(after - first);
+    const size_t places = offsets_.size();
+    runs_.assign(places, std::vector<char>(static_cast<size_t>((size_ + 1) * (size_ + 1)), 0));
+    near_lengths_.assign(places, std::vector<std::vector<int64_t>>(size_ + 1));
+    for (size_t place = 0; place < places; ++place) {
+      for (int64_t first = 0; first < size_; ++first) {
+        for (int64_t after = first + 1; after <= std::min(size_, first + most_); ++after) {
+          if (!can_run(kind(first, after, place))) continue;
+          runs_[place][at(first, after)] = 1;
+          near_lengths_[place][first].push_back(after - first);
+        }
       }
     }
   }
@@ -388,7 +398,7 @@ class Peeler {
     left_[0][at(0, size_)] = 0;
     for (int64_t r = 0; r + 1 < p_; ++r) {
       bool is_any = false;
-      const int64_t inner = p_ - 1 - r;
+      const int64_t inner = p_ - 1 - r, place = place_of_[r];
       for (int64_t a = r; a <= size_; ++a) {
         for (int64_t b = a + 2 * (p_ - r); b <= size_ - r; ++b) {
           const double after_s = left_[r][at(a, b)];
@@ -396,11 +406,11 @@ class Peeler {
           const double before_s = x_.input_grad_before_s[a] + reached_[r];
           const int64_t fewest = std::max<int64_t>(2, b - a - inner * most_);
           const int64_t most = std::min(most_, b - a - 2 * inner);
-          for (const int64_t near : near_lengths_[a]) {
+          for (const int64_t near : near_lengths_[place][a]) {
             for (int64_t far = std::max<int64_t>(1, fewest - near); near + far <= most; ++far) {
-              if (!runs_[at(b - far, b)]) continue;
+              if (!runs_[place][at(b - far, b)]) continue;
               double& left_s = left_[r + 1][at(a + near, b - far)];
-              const int64_t k = kind(a, a + near), l = kind(b - far, b);
+              const int64_t k = kind(a, a + near, place), l = kind(b - far, b, place);
               const double own_s =
                   x_.weighs_ends ? x_.kinds.weight_grad_s[k] + least_tail_s(k, l) - before_s : 0.0;
               const double both_s = std::max(after_s, own_s);
@@ -435,11 +445,12 @@ class Peeler {
                   const std::vector<double>& later, std::vector<double>& best) {
     double least = kInfinite;
     Pick pick;
+    const std::vector<char>& runs = runs_[place_of_[r]];
     for (int64_t taken = fewest; taken <= most; ++taken) {
-      for (const int64_t near : near_lengths_[a]) {
+      for (const int64_t near : near_lengths_[place_of_[r]][a]) {
         if (near >= taken) break;
         const int64_t a2 = a + near, b2 = b - (taken - near);
-        if (!runs_[at(b2, b)]) continue;
+        if (!runs[at(b2, b)]) continue;
         const double later_cost = later[at(a2, b2)];
         if (!(later_cost < least)) continue;
         const RankTime own = rank(r, a, a2, b2, b, aim_.wanted(least, x_.limit_s));
@@ -464,7 +475,7 @@ class Peeler {
   RankTime rank(int64_t r, int64_t a, int64_t a2, int64_t b2, int64_t b,
                 const Wanted& wanted) const {
     const double enough_s = wanted.most_s;
-    const int64_t near = kind(a, a2), far = kind(b2, b);
+    const int64_t place = place_of_[r], near = kind(a, a2, place), far = kind(b2, b, place);
     const double m = static_cast<double>(x_.num_microbatches);
     const double least_s = fastest_s(near) + fastest_s(far);
     if (m * least_s > enough_s) return {};
@@ -820,8 +831,10 @@ class Peeler {
   int64_t p_, size_, most_ = 0;
   bool weighs_paths_ = false;
   std::vector<double> reached_;  // transfers from rank 0 to each
-  std::vector<char> runs_;       // stages by first layer and layer after the last
-  std::vector<std::vector<int64_t>> near_lengths_;  // of stages that run, by first layer
+  std::vector<int64_t> offsets_, place_of_;  // of kinds by place, and the place of each rank
+  // By place: stages by first layer and layer after the last, and lengths by first layer.
+  std::vector<std::vector<char>> runs_;
+  std::vector<std::vector<std::vector<int64_t>>> near_lengths_;
   // Infinite where layers [a, b) cannot be left to rank r and those after it.
   std::vector<std::vector<double>> left_;
   std::vector<std::vector<Pick>> picks_;

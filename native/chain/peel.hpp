@@ -63,6 +63,10 @@ struct PeelProblem {
   double limit_s = 0;                // longer ranks are of no interest
   bool weighs_ends = false;          // what is still held and exchanged at the end; see below
   std::span<const int64_t> kind_of;  // [L, L + 1] by first layer and the one after the last
+  // [p] what to add to a kind for each rank: devices that are unlike have kinds of their own, and
+  // the prefix sums below are then of the fastest at each layer. Where nothing is given all are
+  // alike.
+  std::span<const int64_t> kind_offset;
   std::span<const double> forward_before_s;     // [L + 1] of all layers before one
   std::span<const double> input_grad_before_s;  // [L + 1]
   std::span<const double> transfer_s;           // [p - 1] from each rank to the next
@@ -77,6 +81,9 @@ struct PeelProblem {
   PeelFronts fronts;
 
   int64_t num_layers() const { return static_cast<int64_t>(forward_before_s.size()) - 1; }
+  int64_t offset_of(int64_t rank) const {
+    return kind_offset.empty() ? 0 : kind_offset[static_cast<size_t>(rank)];
+  }
 };
 
 // `cost` is infinite where no split stays within the limit. Else `near` and `far` [p] count the

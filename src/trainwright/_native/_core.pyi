@@ -227,6 +227,8 @@ class LoopRanks:
         num_microbatches: int,
         forward_all_s: float,
         backward_all_s: float,
+        forward_s: NDArray[np.float64],
+        backward_s: NDArray[np.float64],
         usable_bytes: float,
         gathered_bytes: float,
         least: NDArray[np.int64],
@@ -244,6 +246,8 @@ class LoopRanks:
         num_microbatches: int = ...,
         forward_all_s: float = ...,
         backward_all_s: float = ...,
+        forward_s: NDArray[np.float64] = ...,
+        backward_s: NDArray[np.float64] = ...,
         usable_bytes: float = ...,
         gathered_bytes: float = ...,
         least: NDArray[np.int64] = ...,
@@ -262,6 +266,10 @@ class LoopRanks:
     def forward_all_s(self) -> float: ...
     @property
     def backward_all_s(self) -> float: ...
+    @property
+    def forward_s(self) -> NDArray[np.float64]: ...
+    @property
+    def backward_s(self) -> NDArray[np.float64]: ...
     @property
     def usable_bytes(self) -> float: ...
     @property
@@ -380,6 +388,7 @@ class PeelProblem:
         limit_s: float,
         weighs_ends: bool,
         kind_of: NDArray[np.int64],
+        kind_offset: NDArray[np.int64],
         forward_before_s: NDArray[np.float64],
         input_grad_before_s: NDArray[np.float64],
         transfer_s: NDArray[np.float64],
@@ -402,6 +411,7 @@ class PeelProblem:
         limit_s: float = ...,
         weighs_ends: bool = ...,
         kind_of: NDArray[np.int64] = ...,
+        kind_offset: NDArray[np.int64] = ...,
         forward_before_s: NDArray[np.float64] = ...,
         input_grad_before_s: NDArray[np.float64] = ...,
         transfer_s: NDArray[np.float64] = ...,
@@ -430,6 +440,8 @@ class PeelProblem:
     def weighs_ends(self) -> bool: ...
     @property
     def kind_of(self) -> NDArray[np.int64]: ...
+    @property
+    def kind_offset(self) -> NDArray[np.int64]: ...
     @property
     def forward_before_s(self) -> NDArray[np.float64]: ...
     @property

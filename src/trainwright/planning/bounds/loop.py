@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, reduce
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -150,6 +150,41 @@ class Exchanged:
         return self._tails[most]
 
 
+class KindsByBlocks(NamedTuple):
+    """Stages by how many blocks of one class they have, fewest first."""
+
+    blocks: Ints
+    kinds: Ints
+
+    def with_blocks(self, least: int, most: int) -> Ints:
+        """Which a stage of each number of blocks may be, [E, O]; any, where there is none such."""
+        counts = np.arange(least, most + 1)
+        begin, end = (np.searchsorted(self.blocks, counts, side) for side in ("left", "right"))
+        begin, end = np.where(begin < end, (begin, end), [[0], [len(self.blocks)]])
+        ways = np.arange(int((end - begin).max()))
+        found: Ints = self.kinds[np.minimum(begin[:, np.newaxis] + ways, end[:, np.newaxis] - 1)]
+        return found
+
+
+@lru_cache(maxsize=64)
+def kinds_by_blocks(
+    kinds: StageKinds, first: int, after: int, main: int
+) -> tuple[KindsByBlocks, KindsByBlocks, KindsByBlocks]:
+    """Of the first stage, of those between, and of the last, with blocks `first` to `after`."""
+    begin, end = np.triu_indices(after - first + 1, 1)
+    every = (
+        kinds.kind_of[0, max(first, 1) : after + 1],
+        kinds.kind_of[first + begin, first + end],
+        kinds.kind_of[first : min(after, kinds.num_layers - 1) + 1, kinds.num_layers],
+    )
+    found = []
+    for own in map(np.unique, every):
+        blocks = kinds.counts[own, main]
+        order = np.argsort(blocks, kind="stable")
+        found.append(KindsByBlocks(blocks[order], own[order]))
+    return (found[0], found[1], found[2])
+
+
 def _dealt_least(chunks: list[Floats], most: int) -> Floats:
     """The least sum over chunks, by all extra blocks together."""
     if not any(chunk.any() for chunk in chunks):
@@ -238,21 +273,30 @@ class LoopMemory:
         default_factory=dict, init=False
     )
 
-    def recomputed(self, lengths: Ints) -> tuple[tuple[int, ...], ...] | None:
-        """Layers by row for every stage, [S, R], so that all ranks fit; None if some cannot."""
+    def recomputed(
+        self, lengths: Ints, of_rank: Sequence[LoopMemory] = ()
+    ) -> tuple[tuple[int, ...], ...] | None:
+        """Layers by row for every stage, [S, R], so that all ranks fit; None if some cannot.
+
+        Unlike ranks have memories of their own.
+        """
         chosen: dict[int, Ints] = {}
         cuts = np.concatenate(([0], np.cumsum(lengths)))
-        for rank in range(len(self.held)):
+        memories = of_rank or (self,) * len(self.held)
+        for rank, memory in enumerate(memories):
             stages = list(range(rank, len(lengths), len(self.held)))
-            kinds = tuple(int(self.kinds.kind_of[cuts[s], cuts[s + 1]]) for s in stages)
-            key = (rank, kinds)
-            if key not in self.choice_of_rank:
-                self.choice_of_rank[key] = self._rank_choice(rank, kinds)
-            own = self.choice_of_rank[key]
+            own = memory._choice_of(rank, [(cuts[stage], cuts[stage + 1]) for stage in stages])
             if own is None:
                 return None
             chosen.update(zip(stages, own, strict=True))
         return tuple(tuple(chosen[stage].tolist()) for stage in range(len(lengths)))
+
+    def _choice_of(self, rank: int, stages: Sequence[tuple[int, int]]) -> list[Ints] | None:
+        kinds = tuple(int(self.kinds.kind_of[first, after]) for first, after in stages)
+        key = (rank, kinds)
+        if key not in self.choice_of_rank:
+            self.choice_of_rank[key] = self._rank_choice(rank, kinds)
+        return self.choice_of_rank[key]
 
     def _rank_choice(self, rank: int, kind_of: tuple[int, ...]) -> list[Ints] | None:
         costs = self.kinds.profile.costs
@@ -443,6 +487,16 @@ class LoopChain:
         of_rank: list[int] = self.least.reshape(-1, self.num_ranks).sum(axis=0).tolist()
         return of_rank
 
+    @property
+    def stages_s(self) -> tuple[Floats, Floats]:
+        """Forward and backward of one microbatch, each stage with its least blocks, [S] each."""
+        block_s = np.array([self.blocks.forward_s, self.blocks.time_s[0] - self.blocks.forward_s])
+        edges_s = np.stack((self.edges.forward_s, self.edges.time_s - self.edges.forward_s))
+        times_s: Floats = block_s[:, np.newaxis] * self.least
+        for end in (0, -1):
+            times_s[:, end] += edges_s[:, end]
+        return times_s[0], times_s[1]
+
     def room_bytes(self, instants: list[Floats], running: list[Floats]) -> list[Floats]:
         """What is left for blocks at every instant of each rank, [N] each: `instants` [N, v] count
         what is held, `running` what runs.
@@ -480,7 +534,11 @@ def least_step_s(
 ) -> LoopStep:
     """The bound; `instants` [N, v] of each rank count what is held, `running` what runs then."""
     times_s = rank_times_s(chain, ends, instants, running)
-    fewest, num_blocks = chain.fewest, chain.blocks.count
+    return least_of_times_s(times_s, chain.fewest, chain.blocks.count)
+
+
+def least_of_times_s(times_s: list[Floats], fewest: list[int], num_blocks: int) -> LoopStep:
+    """The least step in which ranks hold so many blocks, from their times by their own."""
     values = np.unique(np.concatenate(times_s))
     values = values[np.isfinite(values)]
     low, high = 0, len(values)
@@ -533,15 +591,23 @@ def rank_times_s(
     ends: tuple[RankEnds, ...],
     instants: list[Floats],
     running: list[Floats],
+    *,
+    stages_s: tuple[Floats, Floats] | None = None,
 ) -> list[Floats]:
-    """The bound from each rank alone with its least blocks, one more, ...; see `least_step_s`."""
+    """The bound from each rank alone with its least blocks, one more, ...; see `least_step_s`.
+
+    `stages_s` are `chain.stages_s` where ranks are of unlike chains.
+    """
     blocks, sharing = chain.blocks, chain.sharing
+    forward_s, backward_s = chain.stages_s if stages_s is None else stages_s
     offset = np.cumsum([0, *(len(own.tail_s) for own in sharing)])
     loop = _core.LoopRanks(
         num_ranks=chain.num_ranks,
         num_microbatches=chain.num_microbatches,
         forward_all_s=chain.forward_all_s,
         backward_all_s=chain.backward_all_s,
+        forward_s=forward_s,
+        backward_s=backward_s,
         usable_bytes=chain.usable_bytes,
         gathered_bytes=chain.beside_bytes,
         least=chain.least,
@@ -574,3 +640,40 @@ def rank_times_s(
         ),
     )
     return np.split(_core.loop_rank_times_s(loop), offset[1:-1])
+
+
+def unlike_times_s(
+    chains: Sequence[LoopChain],
+    kinds: Sequence[StageKinds],
+    ends: tuple[RankEnds, ...],
+    instants: list[Floats],
+    running: list[Floats],
+) -> list[Floats]:
+    """The same where ranks are of several kinds, whose `chains` [p] and `kinds` [p] are their own.
+
+    Other stages take what they do on their ranks, and a microbatch that passes all layers what each
+    takes where it is fastest.
+    """
+    p, places = len(chains), {id(own): own for own in chains}
+    numbers = range(len(chains[0].least))
+    of_place = {key: own.stages_s for key, own in places.items()}
+    keys = [id(chains[stage % p]) for stage in numbers]
+    forward_s, backward_s = (
+        np.array([of_place[key][way][stage] for stage, key in enumerate(keys)]) for way in (0, 1)
+    )
+    layers = [LayerTimes.of(own) for own in {id(own): own for own in kinds}.values()]
+    classes = [layer.layer_class for layer in kinds[0].profile.structure.layers]
+    there_s = np.min([own.forward_s for own in layers], axis=0)
+    back_s = np.min([own.total_s - own.forward_s for own in layers], axis=0)
+    sharing = tuple(own.sharing[rank] for rank, own in enumerate(chains))
+    times_s = {}
+    for key, own in places.items():
+        chain = replace(
+            own,
+            sharing=sharing,
+            forward_all_s=float(there_s[classes].sum()),
+            backward_all_s=float(back_s[classes].sum()),
+        )
+        stages_s = forward_s, backward_s
+        times_s[key] = rank_times_s(chain, ends, instants, running, stages_s=stages_s)
+    return [times_s[id(own)][rank] for rank, own in enumerate(chains)]

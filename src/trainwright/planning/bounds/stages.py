@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainwright._native import _core
-from trainwright.cluster import Cluster
+from trainwright.cluster import Cluster, NetworkLevel
 from trainwright.costing.communication import beyond_s, point_to_point_time_s
 from trainwright.model import LayerKind
 from trainwright.planning.bounds.layers import undivided_work_s
@@ -191,6 +191,45 @@ class LayerTimes:
             total_before_s=before(total_s),
         )
 
+    @classmethod
+    def fastest(cls, kinds: Sequence[StageKinds]) -> LayerTimes:
+        """Of each layer in whichever place it runs fastest."""
+        every = [cls.of(own) for own in kinds]
+        classes = [layer.layer_class for layer in kinds[0].profile.structure.layers]
+
+        def before(values: Floats) -> Floats:
+            found: Floats = np.concatenate(([0.0], np.cumsum(values[classes])))
+            return found
+
+        names = ("forward_s", "input_grad_s", "weight_grad_s", "total_s")
+        least = {name: np.min([getattr(own, name) for own in every], axis=0) for name in names}
+        return cls(
+            **least,
+            forward_before_s=before(least["forward_s"]),
+            input_grad_before_s=before(least["input_grad_s"]),
+            total_before_s=before(least["total_s"]),
+        )
+
+
+def least_work_s(kinds_of_rank: Sequence[StageKinds]) -> float:
+    """Of a microbatch, on the one of unlike ranks that works longest: all of them at their rate.
+
+    A rank runs any layer at most so many times as fast as one of them does.
+    """
+    every = list({id(own): own for own in kinds_of_rank}.values())
+    number = {id(own): at for at, own in enumerate(every)}
+    ranks = np.bincount([number[id(own)] for own in kinds_of_rank])
+    most_s = 0.0
+    for own in every:
+        times = LayerTimes.of(own)
+        no_limit = np.where(times.total_s > 0, np.inf, 0.0)
+        speeds = [
+            np.divide(times.total_s, o.total_s, out=no_limit.copy(), where=o.total_s > 0).max()
+            for o in map(LayerTimes.of, every)
+        ]
+        most_s = max(most_s, float(times.total_before_s[-1] / (ranks @ np.array(speeds))))
+    return most_s
+
 
 def busiest_work_s(kinds: StageKinds) -> Floats:
     """Of a microbatch, on the one of p ranks that works longest; by p up to L, [L + 1]."""
@@ -298,15 +337,17 @@ def least_transfers_s(
     kinds: StageKinds, degrees: Parallelism, cluster: Cluster, ranks: tuple[int, ...]
 ) -> Floats:
     """Least seconds between the ranks of neighbours, wherever the chain is cut, [S - 1]."""
+    levels, spacing = cluster.pool_of().levels, RankSpacing.of(degrees)
+    between = [spacing.level_between(levels, a, b) for a, b in pairwise(ranks)]
+    return least_transfers_over(kinds, between)
+
+
+def least_transfers_over(kinds: StageKinds, levels: Sequence[NetworkLevel | None]) -> Floats:
+    """The same over what lies between neighbours."""
     edges = kinds.profile.structure.edges
     crossing = [edge.bytes for edge in edges if edge.target == edge.source + 1]
     least_bytes = min(crossing, default=0.0)
-    levels = cluster.pool_of().levels
-    spacing = RankSpacing.of(degrees)
-    times_s = [
-        point_to_point_time_s(least_bytes, spacing.level_between(levels, a, b))
-        for a, b in pairwise(ranks)
-    ]
+    times_s = [point_to_point_time_s(least_bytes, level) for level in levels]
     return np.array(times_s, dtype=np.float64)
 
 
@@ -809,6 +850,21 @@ class PackedFronts:
             kept_bytes=nothing,
             time_s=kinds.least_time_s[runs],
             level_bytes=nothing,
+        )
+
+    @classmethod
+    def joined(cls, fronts: Sequence[PackedFronts]) -> PackedFronts:
+        """One behind the other, each with one kind more, which cannot be run."""
+        levels, offset = [np.zeros(1, np.int64)], [np.zeros(1, np.int64)]
+        for own in fronts:
+            levels.append(levels[-1][-1] + np.append(own.levels[1:], own.levels[-1]))
+            offset.append(offset[-1][-1] + own.offset[1:])
+        return cls(
+            levels=np.concatenate(levels),
+            offset=np.concatenate(offset),
+            kept_bytes=np.concatenate([own.kept_bytes for own in fronts]),
+            time_s=np.concatenate([own.time_s for own in fronts]),
+            level_bytes=np.concatenate([own.level_bytes for own in fronts]),
         )
 
     @property

@@ -32,12 +32,15 @@ from trainwright.planning.bounds.loop import (
     RankSharing,
     dealt_evenly,
     held_within,
+    kinds_by_blocks,
+    least_of_times_s,
     least_step_s,
     most_within,
     rank_ends,
     rank_sharing,
     rank_times_s,
     spread_order,
+    unlike_times_s,
 )
 from trainwright.planning.bounds.stages import (
     LayerTimes,
@@ -46,7 +49,7 @@ from trainwright.planning.bounds.stages import (
     StageLengths,
     any_lengths,
     fullest_rows,
-    least_transfers_s,
+    least_work_s,
     nearly_even,
     optimizer_s,
 )
@@ -56,7 +59,6 @@ from trainwright.profile import StaticKind
 from trainwright.scheduling.families import family_named
 from trainwright.scheduling.simulate import native_orders
 from trainwright.step import pipeline, zero
-from trainwright.step.stages import group_replicas
 from trainwright.step.zero import Replicas
 
 if TYPE_CHECKING:
@@ -386,6 +388,8 @@ def bound_every_loop_split(question: SplitQuestion, *, limit_s: float = math.inf
     roomy = Loop.of(question, in_room=False)
     if roomy is None:
         return Split(bound_s=math.inf)
+    if roomy.of_rank:
+        return Split(bound_s=roomy.in_room().bound_s(limit_s))
     alone = roomy.chain(roomy.most_blocks(limit_s), exchanging=False)
     loop = None if roomy.exceeds(limit_s, alone) else roomy.in_room()
     if loop is None or loop.exceeds(limit_s, alone):
@@ -464,43 +468,10 @@ def best_loop_split(question: SplitQuestion, *, limit_s: float = math.inf) -> Sp
     return Split(bound_s=bound_s, cuts=likely.cuts, chosen=likely.chosen, others=others)
 
 
-class _Kinds(NamedTuple):
-    """Stages by how many blocks of one class they have, fewest first."""
-
-    blocks: Ints
-    kinds: Ints
-
-    def with_blocks(self, least: int, most: int) -> Ints:
-        """Which a stage of each number of blocks may be, [E, O]; any, where there is none such."""
-        counts = np.arange(least, most + 1)
-        begin, end = (np.searchsorted(self.blocks, counts, side) for side in ("left", "right"))
-        begin, end = np.where(begin < end, (begin, end), [[0], [len(self.blocks)]])
-        ways = np.arange(int((end - begin).max()))
-        found: Ints = self.kinds[np.minimum(begin[:, np.newaxis] + ways, end[:, np.newaxis] - 1)]
-        return found
-
-
-@lru_cache(maxsize=64)
-def _kinds_by_blocks(
-    kinds: StageKinds, first: int, after: int, main: int
-) -> tuple[_Kinds, _Kinds, _Kinds]:
-    """Of the first stage, of those between, and of the last, with blocks `first` to `after`."""
-    begin, end = np.triu_indices(after - first + 1, 1)
-    every = (
-        kinds.kind_of[0, max(first, 1) : after + 1],
-        kinds.kind_of[first + begin, first + end],
-        kinds.kind_of[first : min(after, kinds.num_layers - 1) + 1, kinds.num_layers],
-    )
-    found = []
-    for own in map(np.unique, every):
-        blocks = kinds.counts[own, main]
-        order = np.argsort(blocks, kind="stable")
-        found.append(_Kinds(blocks[order], own[order]))
-    return (found[0], found[1], found[2])
-
-
 def _tied_s(question: SplitQuestion, lengths: StageLengths) -> Floats:
-    """Seconds of every rank, [p]; nothing is counted that depends on where blocks are."""
+    """Seconds of every rank, [p]; nothing is counted that depends on where blocks or pools are."""
+    if question.levels:
+        return np.zeros(question.degrees.pipeline)
     tied = TiedExchange.of(question)
     if any(lengths.first <= layer < lengths.after for layer in tied.layers):
         return np.zeros(question.degrees.pipeline)
@@ -525,7 +496,8 @@ class Loop:
     """One candidate: the chain, its stages, and what ranks hold at their fullest.
 
     `lengths` are those that are looked at: all there are, unless they are narrowed. `tied_s` [p]
-    of a rank reduces what layers before and after the blocks share.
+    of a rank reduces what layers before and after the blocks share. Unlike ranks have loops of
+    their own, `of_rank` [p]; what else is said of them is that of the first.
     """
 
     kinds: StageKinds
@@ -537,6 +509,7 @@ class Loop:
     sharing: Sharing
     tied_s: Floats
     memory: LoopMemory
+    of_rank: tuple[Loop, ...] = ()
 
     @classmethod
     def of(cls, question: SplitQuestion, *, in_room: bool = True) -> Loop | None:
@@ -544,7 +517,8 @@ class Loop:
 
         If not in the room of devices, no rank holds activations.
         """
-        kinds, degrees, cluster = question.kinds, question.degrees, question.cluster
+        degrees, sites = question.degrees, question.ranks
+        kinds, cluster, replicas = sites[0].kinds, sites[0].cluster, sites[0].replicas
         shape = pipeline.PipelineShape(
             family=question.family,
             num_ranks=degrees.pipeline,
@@ -554,7 +528,14 @@ class Loop:
         lengths = any_lengths(kinds.profile, degrees.pipeline * degrees.virtual_stages)
         if lengths is None or not is_legal(shape):
             return None
-        replicas = group_replicas(cluster.pool_of(), degrees)
+        places = {id(site): site for site in sites}
+        if len(places) > 1:
+            alike = {
+                key: replace(question, sites=(site,) * len(sites)) for key, site in places.items()
+            }
+            loops = {key: cls.of(own, in_room=in_room) for key, own in alike.items()}
+            of_rank = tuple(own for site in sites if (own := loops[id(site)]) is not None)
+            return replace(of_rank[0], of_rank=of_rank)
         ranks = pipeline.placement_of(shape).rank_of_stage
         nothing = [np.zeros((1, shape.virtual_stages))] * shape.num_ranks
         roomy = cls(
@@ -563,7 +544,7 @@ class Loop:
             lengths=lengths,
             replicas=replicas,
             cluster=cluster,
-            transfer_s=least_transfers_s(kinds, degrees, cluster, ranks),
+            transfer_s=question.least_transfers_s(ranks),
             sharing=Sharing.of(kinds, replicas),
             tied_s=_tied_s(question, lengths),
             memory=LoopMemory(
@@ -582,12 +563,14 @@ class Loop:
         held, _, running = (
             np.split(each, rows.starts[1:]) for each in np.split(rows.rows, 3, axis=1)
         )
-        return replace(self, memory=replace(self.memory, held=held, running=running))
+        of_rank = tuple(own.in_room() for own in self.of_rank)
+        memory = replace(self.memory, held=held, running=running)
+        return replace(self, memory=memory, of_rank=of_rank)
 
     @property
     def likely(self) -> Loop:
         """With nearly even stages, unless there are none."""
-        return self.nearly_even or self
+        return self if self.of_rank else self.nearly_even or self
 
     @property
     def nearly_even(self) -> Loop | None:
@@ -601,7 +584,7 @@ class Loop:
         `alone` is its chain where replicas exchange nothing, if that is known.
         """
         found = self.least_step(limit_s, alone)
-        overhead_s = self.cluster.accelerator.step_overhead_s
+        overhead_s = max(own.cluster.accelerator.step_overhead_s for own in (self, *self.of_rank))
         if math.isinf(found.step_s) and self.most_blocks(limit_s) < self.lengths.num_blocks:
             return limit_s  # ranks that could hold more would take longer
         return min(limit_s, max(found.step_s, self.mean_work_s) + overhead_s)
@@ -617,6 +600,13 @@ class Loop:
     def least_step(self, limit_s: float = math.inf, alone: LoopChain | None = None) -> LoopStep:
         """On the pipeline, and the blocks of each rank that may reach it, none beyond the limit."""
         most = self.most_blocks(limit_s)
+        if self.of_rank:
+            made = {id(own): replace(own, of_rank=()).chain(most) for own in self.of_rank}
+            chains = [made[id(own)] for own in self.of_rank]
+            kinds, memory = [own.kinds for own in self.of_rank], self.memory
+            ends = rank_ends(self.shape)
+            times_s = unlike_times_s(chains, kinds, ends, memory.held, memory.running)
+            return least_of_times_s(times_s, chains[0].fewest, chains[0].blocks.count)
         return least_step_s(
             self.chain(most) if alone is None else self.exchanging(alone, most),
             rank_ends(self.shape),
@@ -635,6 +625,9 @@ class Loop:
 
     def most_blocks(self, limit_s: float) -> int:
         """Blocks that a rank can run within a step."""
+        if self.of_rank:
+            loops = {id(own): own for own in self.of_rank}.values()
+            return max(replace(own, of_rank=()).most_blocks(limit_s) for own in loops)
         times = LayerTimes.of(self.kinds).total_s[self._blocks()]
         least_s = self.shape.num_microbatches * float(times.min())
         most = self.lengths.num_blocks
@@ -662,6 +655,8 @@ class Loop:
     @property
     def mean_work_s(self) -> float:
         """Of a rank."""
+        if self.of_rank:
+            return self.shape.num_microbatches * least_work_s([own.kinds for own in self.of_rank])
         whole_s = float(LayerTimes.of(self.kinds).total_before_s[-1])
         return self.shape.num_microbatches * whole_s / self.shape.num_ranks
 
@@ -807,7 +802,7 @@ class Loop:
         None has more than `extra` of its rank.
         """
         lengths, p, last = self.lengths, self.shape.num_ranks, len(self.lengths.least) - 1
-        ways = _kinds_by_blocks(self.kinds, lengths.first, lengths.after, main)
+        ways = kinds_by_blocks(self.kinds, lengths.first, lengths.after, main)
         made: dict[tuple[int, int, int], Ints] = {}
         found = []
         for stage in range(last + 1):
@@ -895,7 +890,7 @@ class Loop:
         return lengths
 
     def _found(self, lengths: Ints) -> _Found | None:
-        chosen = self.memory.recomputed(lengths)
+        chosen = self.memory.recomputed(lengths, [own.memory for own in self.of_rank])
         if chosen is None:
             return None
         cuts = np.concatenate(([0], np.cumsum(lengths)))
@@ -955,6 +950,24 @@ class Loop:
 
     def _step_s(self, kinds: Ints, chosen: tuple[tuple[int, ...], ...]) -> float:
         """Pipeline and exchanges; the update that follows them differs little between splits."""
+        loops = {id(own): own for own in self.of_rank or (self,)}
+        parts = {key: own._stage_times_s(kinds, chosen) for key, own in loops.items()}
+        p, found = self.shape.num_ranks, next(iter(parts.values()))
+        if len(loops) > 1:
+            keys = [id(self.of_rank[stage % p]) for stage in range(len(chosen))]
+            found = np.stack([parts[key][:, stage] for stage, key in enumerate(keys)], axis=1)
+        forward_s, input_grad_s, weight_grad_s, tail_s = found
+        times = pipeline.PipelineTimes(
+            forward_s=forward_s,
+            input_grad_s=input_grad_s,
+            weight_grad_s=weight_grad_s,
+            transfer_s=self.transfer_s,
+        )
+        ends_s = pipeline.quick_ends_s(self.shape, times) + tail_s.reshape(-1, p).sum(axis=0)
+        return float((ends_s + self.tied_s).max())
+
+    def _stage_times_s(self, kinds: Ints, chosen: tuple[tuple[int, ...], ...]) -> Floats:
+        """Forward, gradient of the input and of the weights, and exchanges at last, [4, S]."""
         phases = self.kinds.profile.costs.phases
         assert phases is not None, "an estimate has phases"
         own = np.array(chosen, dtype=np.float64)
@@ -966,14 +979,16 @@ class Loop:
         before_forward_s, before_s = (np.append(none, x[:-p]) for x in (forward_s, total_s))
         under_s = forward_s + ahead * before_forward_s, total_s + ahead * before_s
         tail_s = sharing.exposed(*under_s).last_s
-        times = pipeline.PipelineTimes(
-            forward_s=forward_s + every.forward_s,
-            input_grad_s=total_s - forward_s - weight_grad_s + every.backward_s,
-            weight_grad_s=weight_grad_s,
-            transfer_s=self.transfer_s,
-        )
-        ends_s = pipeline.quick_ends_s(self.shape, times) + tail_s.reshape(-1, p).sum(axis=0)
-        return float((ends_s + self.tied_s).max())
+        input_grad_s = total_s - forward_s - weight_grad_s + every.backward_s
+        return np.stack((forward_s + every.forward_s, input_grad_s, weight_grad_s, tail_s))
+
+
+def ways_in_loop(
+    question: SplitQuestion, cuts: tuple[int, ...]
+) -> tuple[tuple[int, ...], ...] | None:
+    """Layers by row for the stages between `cuts`; None where they do not fit."""
+    loop = Loop.of(question)
+    return None if loop is None else loop.memory.recomputed(np.diff(cuts))
 
 
 @lru_cache(maxsize=16)

@@ -5,26 +5,40 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from trainwright.cluster import Cluster
+from trainwright.cluster import Cluster, NetworkLevel
 from trainwright.errors import UnsupportedFeature
-from trainwright.planning.bounds.stages import StageKinds
+from trainwright.planning.bounds.stages import (
+    StageKinds,
+    least_transfers_over,
+    least_transfers_s,
+)
 from trainwright.planning.question.layouts import BOUNDED, CHAIN, IN_V, chunks_per_rank
 from trainwright.planning.question.question import Candidate
-from trainwright.planning.splits.chain import CutsAndRows, Split, best_chain_split
+from trainwright.planning.splits.chain import CutsAndRows, Site, Split, best_chain_split
 from trainwright.planning.splits.loop import (
     best_loop_split,
     bound_every_loop_split,
     bound_loop_splits,
+    ways_in_loop,
 )
-from trainwright.planning.splits.vee import best_v_split, bound_every_v_split, bound_v_splits
+from trainwright.planning.splits.vee import (
+    best_v_split,
+    bound_every_v_split,
+    bound_v_splits,
+    ways_in_v,
+)
 from trainwright.plans import Plan, StepPrediction
 from trainwright.plans.plan import Parallelism
 from trainwright.profile import Layer, Profile
-from trainwright.step.stages import CutHead
+from trainwright.step.stages import CutHead, group_replicas
+
+if TYPE_CHECKING:
+    from trainwright.arrays import Floats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +73,9 @@ class SplitQuestion:
     cuts the head over all ranks, each has `head` beside its stage, and the kinds are without it.
     Under one that leaves activations on the host, those of `hosted` wait for what its link cannot
     copy while they run. `effort` is how often the usual work may be done where it is limited.
+
+    On several pools `sites` [p] say where each rank runs, and `levels` [p] what lies between it and
+    the next, the last of them between the last rank and the first; else ranks are alike.
     """
 
     kinds: StageKinds
@@ -69,11 +86,34 @@ class SplitQuestion:
     head: CutHead | None = None
     effort: float = 1.0
     hosted: StageKinds | None = None
+    sites: tuple[Site, ...] = ()
+    levels: tuple[NetworkLevel | None, ...] = ()
+
+    @property
+    def ranks(self) -> tuple[Site, ...]:
+        """Where each rank runs; ranks that are alike have one site."""
+        if self.sites:
+            return self.sites
+        replicas = group_replicas(self.cluster.pool_of(), self.degrees)
+        site = Site(kinds=self.kinds, cluster=self.cluster, replicas=replicas)
+        return (site,) * self.degrees.pipeline
+
+    def least_transfers_s(self, rank_of_stage: Sequence[int]) -> Floats:
+        """Least seconds between the ranks of neighbours, wherever the chain is cut, [S - 1]."""
+        if not self.levels:
+            ranks = tuple(rank_of_stage)
+            return least_transfers_s(self.kinds, self.degrees, self.cluster, ranks)
+        between = (
+            self.levels[min(a, b) if abs(a - b) < 2 else -1] if a != b else None
+            for a, b in pairwise(rank_of_stage)
+        )
+        return least_transfers_over(self.kinds, tuple(between))
 
     @property
     def overhead_s(self) -> float:
         """What every step takes once, beside its pipeline."""
-        return self.cluster.accelerator.step_overhead_s
+        clusters = [site.cluster for site in self.sites] or [self.cluster]
+        return max(cluster.accelerator.step_overhead_s for cluster in clusters)
 
 
 # How much is spent on further splits, and how those that were simulated are priced
@@ -228,6 +268,14 @@ def bound_every_split(question: SplitQuestion, *, limit_s: float = math.inf) -> 
     return _by_placement(
         question, limit_s, in_v=bound_every_v_split, in_loops=bound_every_loop_split
     )
+
+
+def ways_in_chunks(
+    question: SplitQuestion, cuts: tuple[int, ...]
+) -> tuple[tuple[int, ...], ...] | None:
+    """How the stages of several chunks per rank between `cuts` run, if they fit."""
+    found = ways_in_v if question.family in IN_V else ways_in_loop
+    return found(question, cuts)
 
 
 def _by_placement(

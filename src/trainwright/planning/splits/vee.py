@@ -30,24 +30,23 @@ from trainwright.planning.bounds.stages import (
     StagePairs,
     busiest_work_s,
     held_static_bytes,
-    least_transfers_s,
+    least_work_s,
     nearly_even,
     optimizer_s,
     packed_fronts,
     slowest_s,
 )
 from trainwright.planning.question import layouts
-from trainwright.planning.splits.chain import CutsAndRows, Split, longest_stage
+from trainwright.planning.splits.chain import CutsAndRows, Site, Split, longest_stage
 from trainwright.plans.status import Objective
 from trainwright.profile import StaticKind
 from trainwright.scheduling.bounds import LeastCosts, best_bound
 from trainwright.step.pipeline import placement_of
 from trainwright.step.predict import Layout, StepWork, pipeline_times, sharing_times
-from trainwright.step.stages import group_replicas
 from trainwright.step.zero import RankState, Replicas, optimizer_time_s
 
 if TYPE_CHECKING:
-    from trainwright.arrays import Floats
+    from trainwright.arrays import Floats, Ints
     from trainwright.planning.splits.types import SplitQuestion
 
 
@@ -59,6 +58,8 @@ class VProblem:
     """
 
     kinds: StageKinds
+    kinds_of_rank: tuple[StageKinds, ...]
+    kind_offset: Ints
     fronts: PackedFronts
     tail_s: Floats
     times: LayerTimes
@@ -90,34 +91,103 @@ class VProblem:
         Where only nearly even splits are asked for, longer stages than theirs are left out. If not
         in the room of devices, no rank holds activations.
         """
-        kinds, degrees, cluster = question.kinds, question.degrees, question.cluster
-        p, m = degrees.pipeline, question.num_microbatches
-        times, limit_s = LayerTimes.of(kinds), limit_s - question.overhead_s
-        replicas = group_replicas(cluster.pool_of(), degrees)
-        sharing = Sharing.of(kinds, replicas)
-        even, most = nearly_even(kinds.profile, 2 * p), kinds.num_layers - 2 * p + 1
+        sites = question.ranks
+        return cls.at(
+            sites,
+            question.least_transfers_s(range(len(sites))),
+            family=question.family,
+            num_microbatches=question.num_microbatches,
+            limit_s=limit_s,
+            exchanging=exchanging,
+            is_even=is_even,
+            in_room=in_room,
+        )
+
+    @classmethod
+    def at(
+        cls,
+        sites: Sequence[Site],
+        transfer_s: Floats,
+        *,
+        family: str,
+        num_microbatches: int,
+        limit_s: float,
+        exchanging: bool = True,
+        is_even: bool = False,
+        in_room: bool = True,
+    ) -> VProblem:
+        """The same of ranks at sites, `transfer_s` [p - 1] between neighbours.
+
+        Unlike sites have kinds of their own, one behind the other: those of a site follow
+        `kind_offset` [p] of its ranks. No split of theirs is called nearly even.
+        """
+        p, m, kinds = len(sites), num_microbatches, sites[0].kinds
+        overhead_s = max(site.cluster.accelerator.step_overhead_s for site in sites)
+        limit_s -= overhead_s
+        places = list({id(site): site for site in sites}.values())
+        even = nearly_even(kinds.profile, 2 * p) if len(places) == 1 else None
+        most = kinds.num_layers - 2 * p + 1
         if is_even and even is not None:
             most = min(most, int(even.most.max()) + kinds.num_layers - even.num_blocks)
-        longest = longest_stage(kinds, most, limit_s / m)
-        fronts = packed_fronts(kinds, longest) if in_room else PackedFronts.fastest(kinds, longest)
+        most_bytes = max(site.usable_bytes(at_most=True) for site in sites)
+        made = [
+            _Place.of(
+                site,
+                most_bytes,
+                longest_stage(site.kinds, most, limit_s / m),
+                exchanging=exchanging,
+                in_room=in_room,
+            )
+            for site in places
+        ]
+        offset, numbers = np.zeros(0, np.int64), [id(site) for site in places]
+        if len(places) == 1:
+            (place,), times = made, LayerTimes.of(kinds)
+            ranks, floor_s = _Ranks.of(kinds, limit_s / m), m * float(busiest_work_s(kinds)[p])
+        else:
+            place, times = _Place.joined(made), LayerTimes.fastest([s.kinds for s in places])
+            ranks = _Ranks(np.zeros(0), np.zeros(0))  # how long far chunks wait is left out
+            floor_s = m * least_work_s([site.kinds for site in sites])
+            size = len(kinds.counts) + 1
+            offset = np.array([size * numbers.index(id(site)) for site in sites])
         return cls(
             kinds=kinds,
-            fronts=_with_added(fronts, kinds, sharing) if exchanging else fronts,
-            tail_s=_tail_s(fronts, kinds, replicas),
+            kinds_of_rank=tuple(site.kinds for site in sites),
+            kind_offset=offset,
+            fronts=place.fronts,
+            tail_s=place.tail_s,
             times=times,
             num_ranks=p,
-            family=question.family,
+            family=family,
             num_microbatches=m,
-            usable_bytes=cluster.accelerator.most_usable_bytes,
-            gathered_share=replicas.gathered_layers,
-            by_kind=_peel_kinds(kinds, replicas, sharing, cluster),
-            transfer_s=least_transfers_s(kinds, degrees, cluster, tuple(range(p))),
-            ranks=_Ranks.of(kinds, limit_s / m),
+            usable_bytes=most_bytes,
+            gathered_share=sites[0].replicas.gathered_layers,
+            by_kind=place.by_kind,
+            transfer_s=transfer_s,
+            ranks=ranks,
             even=even,
-            overhead_s=question.overhead_s,
-            floor_s=m * float(busiest_work_s(kinds)[p]),
+            overhead_s=overhead_s,
+            floor_s=floor_s,
             limit_s=limit_s,
         )
+
+    def kind_of_stage(self, stage: int, first: int, after: int) -> int:
+        """The kind of stage number `stage` of these layers, counted from the first of all sites."""
+        rank = min(stage, 2 * self.num_ranks - 1 - stage)
+        offset = int(self.kind_offset[rank]) if len(self.kind_offset) else 0
+        return offset + int(self.kinds.kind_of[first, after])
+
+    @property
+    def are_unlike(self) -> bool:
+        """Whether ranks are of several kinds of devices."""
+        return len(self.kind_offset) > 0
+
+    @property
+    def chunk_s(self) -> float:
+        """A microbatch of a chunk where all take as long."""
+        if self.are_unlike:
+            return self.floor_s / (2 * self.num_microbatches)
+        return float(self.times.total_before_s[-1]) / (2 * self.num_ranks)
 
     @property
     def max_activations(self) -> int:
@@ -155,6 +225,7 @@ class VProblem:
             limit_s=self.limit_s,
             weighs_ends=False,
             kind_of=self.kinds.kind_of,
+            kind_offset=self.kind_offset,
             forward_before_s=self.times.forward_before_s,
             input_grad_before_s=self.times.input_grad_before_s,
             transfer_s=self.transfer_s,
@@ -179,6 +250,43 @@ class VProblem:
         return np.repeat(held.reshape(-1, 1), self.kinds.num_layers + 1, axis=1)
 
 
+class _Place(NamedTuple):
+    """All kinds of stages at one site, or at several in turn."""
+
+    fronts: PackedFronts
+    tail_s: Floats
+    by_kind: _core.PeelKinds
+
+    @classmethod
+    def of(
+        cls, site: Site, most_bytes: float, longest: int, *, exchanging: bool, in_room: bool
+    ) -> _Place:
+        """Of stages of up to `longest` layers; a smaller device than the largest holds more."""
+        kinds, replicas = site.kinds, site.replicas
+        sharing = Sharing.of(kinds, replicas)
+        fronts = packed_fronts(kinds, longest) if in_room else PackedFronts.fastest(kinds, longest)
+        by_kind = _peel_kinds(kinds, replicas, sharing, site.cluster)
+        if missing := most_bytes - site.usable_bytes(at_most=True):
+            by_kind = by_kind.replace(static_bytes=by_kind.static_bytes + missing / 2)
+        own = _with_added(fronts, kinds, sharing) if exchanging else fronts
+        return cls(own, _tail_s(fronts, kinds, replicas), by_kind)
+
+    @classmethod
+    def joined(cls, places: Sequence[_Place]) -> _Place:
+        """Behind the kinds of each site there is one that cannot be run."""
+        names = (
+            *("forward_s", "input_grad_s", "weight_grad_s", "tail_s", "optimizer_s"),
+            *("static_bytes", "weight_bytes", "largest_weight_bytes", "freed_bytes"),
+        )
+        by_kind = {
+            name: np.concatenate([np.append(getattr(own.by_kind, name), 0.0) for own in places])
+            for name in names
+        }
+        fronts = PackedFronts.joined([own.fronts for own in places])
+        tail_s = np.concatenate([own.tail_s for own in places])
+        return cls(fronts, tail_s, _core.PeelKinds(**by_kind))
+
+
 class _Ranks(NamedTuple):
     """What any rank but the first may take for a microbatch, and the most of it forwards: [N] each.
 
@@ -197,6 +305,7 @@ class _Ranks(NamedTuple):
 
 def only_stages(problem: _core.PeelProblem, is_stage: NDArray[np.bool_]) -> _core.PeelProblem:
     """The problem with all other stages, [L, L + 1], of a kind that cannot be run."""
+    assert not len(problem.kind_offset), "unlike ranks have as many such kinds"
     levels = problem.fronts.level_offset
     return problem.replace(
         kind_of=np.where(is_stage, problem.kind_of, len(levels) - 1),
@@ -496,8 +605,13 @@ _UNLIMITED: Final = 2**40
 
 
 def best_v_split(question: SplitQuestion, *, limit_s: float = math.inf) -> Split:
-    """Like `best_chain_split`, over the 2p stages of a V; the bound is on nearly even splits."""
+    """Like `best_chain_split`, over the 2p stages of a V; the bound is on nearly even splits.
+
+    On unlike ranks it is that of `best_uneven_v_split`.
+    """
     problem = VProblem.of(question, limit_s=limit_s)
+    if problem.are_unlike:
+        return best_uneven_v_split(question, limit_s=limit_s)
     space = problem.published()
     if space is None:
         return Split(bound_s=math.inf)
@@ -534,6 +648,16 @@ def best_uneven_v_split(question: SplitQuestion, *, limit_s: float = math.inf) -
     return Split(bound_s=bound_s, cuts=cuts, chosen=chosen, others=tuple(others))
 
 
+def ways_in_v(question: SplitQuestion, cuts: tuple[int, ...]) -> tuple[tuple[int, ...], ...] | None:
+    """How stages between `cuts` run with room for what the published order holds, if they fit."""
+    v = VProblem.of(question, limit_s=math.inf)
+    size = v.kinds.num_layers
+    is_stage = np.zeros((size, size + 1), dtype=bool)
+    is_stage[cuts[:-1], cuts[1:]] = True
+    found = _core.peel(only_stages(v.any_published(), is_stage))
+    return _decoded(v, found)[1] if math.isfinite(found.cost) else None
+
+
 def attaining_splits(v: VProblem) -> list[tuple[float, CutsAndRows]]:
     """The nearly even split of least bound, that of any lengths, and the even one, with bounds.
 
@@ -557,7 +681,7 @@ def _likely_split(v: VProblem, bound_s: float) -> tuple[float, CutsAndRows]:
 
     None where rounding alone lets one fit.
     """
-    chunk_s = float(v.times.total_before_s[-1]) / (2 * v.num_ranks)
+    chunk_s = v.chunk_s
     most = min(v.max_activations, 2 * v.num_microbatches)
     problem = v.with_room_for(*layouts.most_in_flight(v.num_ranks, most))
     problem = problem.replace(
@@ -587,10 +711,11 @@ def rows_of(
 ) -> tuple[tuple[int, ...], ...]:
     """How many layers of each stage run as each row, at points of all fronts."""
     chosen = []
-    for first, after, point in zip(cuts, cuts[1:], points, strict=False):
-        kind = int(v.kinds.kind_of[first, after])
-        level, place = v.fronts.place(kind, point)
-        front = v.kinds.front(kind, v.kinds.levels_of[kind][level])
+    for stage, (first, after, point) in enumerate(zip(cuts, cuts[1:], points, strict=False)):
+        level, place = v.fronts.place(v.kind_of_stage(stage, first, after), point)
+        kinds = v.kinds_of_rank[min(stage, 2 * v.num_ranks - 1 - stage)]
+        kind = int(kinds.kind_of[first, after])
+        front = kinds.front(kind, kinds.levels_of[kind][level])
         chosen.append(tuple(front.chosen[place].tolist()))
     return tuple(chosen)
 
