@@ -7,8 +7,10 @@ from dataclasses import replace
 from functools import cache, partial
 from itertools import combinations, combinations_with_replacement, pairwise, product
 
+from exhaustive import has_its_ends
 from mixed_clusters import A100, ETHERNET, H100, with_memory
 from trainwright.cluster import Cluster
+from trainwright.errors import InvalidInput
 from trainwright.formats import catalog
 from trainwright.model import Offload, Optimizer, Recipe
 from trainwright.planning.bounds.pools import (
@@ -24,6 +26,7 @@ from trainwright.planning.bounds.pools import (
     beside_grid,
     runs_alike,
 )
+from trainwright.planning.question.layouts import IN_V, LOOPED
 from trainwright.planning.question.question import (
     Allowed,
     ModelQuestion,
@@ -73,10 +76,13 @@ def every_step_s(
     layers = profiles[candidate.pools[0]].structure.layers
     total = question.workload.global_batch // point.microbatch_size
     found = []
-    for inner in combinations(range(1, len(layers)), p - 1):
-        cuts = list(pairwise((0, *inner, len(layers))))
+    for inner in combinations(range(1, len(layers)), p * candidate.virtual_stages - 1):
+        ends = (0, *inner, len(layers))
+        if candidate.schedule in LOOPED and not has_its_ends(layers, ends):
+            continue
+        cuts = list(pairwise(ends))
         for groups in every_group(candidate, total):
-            used = sorted({group.pool for group in groups[0] + groups[-1]})
+            used = sorted({group.pool for own in groups for group in own})
             ways = [every_way(layers, cuts, question.allowed.recompute) for _ in used]
             for chosen in product(*ways):
                 options = dict(zip(used, chosen, strict=True))
@@ -97,9 +103,12 @@ def every_step_s(
                 )
                 if not allows(plan):
                     continue
-                step = predict_mixed_step(
-                    plan, profiles, question.cluster, overlap=question.settings.overlap
-                )
+                try:
+                    step = predict_mixed_step(
+                        plan, profiles, question.cluster, overlap=question.settings.overlap
+                    )
+                except InvalidInput:  # a rule of the family
+                    break
                 if fits(question, step):
                     found.append(step.step_time_s)
     return found
@@ -108,10 +117,16 @@ def every_step_s(
 def every_group(candidate, total: int):
     """The replicas of each stage, with every share that leaves none without a microbatch."""
     tensor = candidate.point.tensor
+    ranks = ranks_of_stages(candidate)
     if isinstance(candidate, Across):
+        pools = [
+            pool
+            for pool, n in zip(candidate.pools, candidate.depths, strict=True)
+            for _ in range(n)
+        ]
         yield [
-            (ReplicaGroup(count=candidate.data, tensor_parallel=tensor, pool=pool),)
-            for pool in candidate.pool_of_rank
+            (ReplicaGroup(count=candidate.data, tensor_parallel=tensor, pool=pools[rank]),)
+            for rank in ranks
         ]
         return
     counts = zip(candidate.pools, candidate.replicas, strict=True)
@@ -123,7 +138,15 @@ def every_group(candidate, total: int):
             ReplicaGroup(count=1, tensor_parallel=tensor, pool=pool, share=m / total)
             for pool, m in zip(sizes, dealt, strict=True)
         )
-        yield [groups] * candidate.depth
+        yield [groups] * len(ranks)
+
+
+def ranks_of_stages(candidate) -> list[int]:
+    """In V down and up again, else round and round."""
+    p, v = candidate.degrees.pipeline, candidate.virtual_stages
+    if candidate.schedule in IN_V:
+        return [*range(p), *reversed(range(p))]
+    return [*range(p)] * v
 
 
 def every_way(layers, cuts, modes=MODES):
@@ -180,30 +203,53 @@ def every_candidate(question: ModelQuestion):
     """All degrees by brute force."""
     batch, model = question.workload.global_batch, question.model
     rooms = [pool.num_devices for pool in question.cluster.pools]
-    families = question.allowed.schedules
-    for size, tensor, zero, family in product(
+    families = [*families_with_chunks(question.allowed, model.num_layers)]
+    for size, tensor, zero, (family, chunks) in product(
         (1, 2, 4), (1, 2), question.allowed.zero_stages, families
     ):
         if batch % size or any(room < tensor for room in rooms):
             continue
         if size not in question.allowed.microbatch_size or tensor not in question.allowed.tensor:
             continue
+        deep, wide = question.allowed.pipeline, question.allowed.data
         point = Point(microbatch_size=size, tensor=tensor)
         shared = {"point": point, "zero_stage": zero, "schedule": family}
+        shared["virtual_stages"] = chunks
         for order in ((0, 1), (1, 0)):
             most = [rooms[pool] // tensor for pool in order]
             for a, b, data in product(*(range(1, m + 1) for m in most), range(1, 5)):
                 if (
                     max(a * data - most[0], b * data - most[1]) <= 0
-                    and a + b <= model.num_layers
+                    and a + b in deep
+                    and data in wide
+                    and (a + b) * chunks <= model.num_layers
+                    and is_piped(a + b, family)
                     and batch // size % data == 0
                 ):
                     yield Across(pools=order, depths=(a, b), data=data, **shared)
         most = [room // tensor for room in rooms]
         for a, b, depth in product(*(range(1, m + 1) for m in most), range(1, 4)):
             inside = max(a * depth - most[0], b * depth - most[1]) <= 0
+            inside &= depth in deep and a + b in wide
+            inside &= depth * chunks <= model.num_layers and is_piped(depth, family)
             if inside and zero < 2 and a + b <= batch // size:
                 yield Beside(pools=(0, 1), replicas=(a, b), depth=depth, **shared)
+
+
+def is_piped(ranks: int, family: str) -> bool:
+    """Whether there is a pipeline, or the family is of one stage per rank."""
+    return ranks > 1 or family not in (*LOOPED, *IN_V)
+
+
+def families_with_chunks(allowed: Allowed, num_blocks: int):
+    """The families with their chunks per rank: two in V, one in a chain, two or more in a loop."""
+    for family in allowed.schedules:
+        if family in LOOPED:
+            yield from (
+                (family, v) for v in range(2, num_blocks + 1) if v in allowed.virtual_stages
+            )
+        else:
+            yield family, 2 if family in IN_V else 1
 
 
 _NARROW = {"moment_dtypes": ("bf16",), "gradient_dtype": "bf16", "main_weight_dtype": "bf16"}
@@ -274,6 +320,36 @@ CASES = {
         model=replace(TINY, vocabulary_size=128_000),
         microbatch_size=Span.only(1),
     ),
+    "in V": asked(
+        pair(),
+        batch=3,
+        model=replace(TINY, num_layers=4),
+        schedules=("zb-v",),
+        pipeline=Span.only(2),
+        zero_stages=(1,),
+        tensor=Span.only(1),
+        microbatch_size=Span.only(1),
+    ),
+    "in V, tight": asked(
+        with_memory(with_memory(pair(), A100, 12.0), H100, 13.0),
+        batch=3,
+        model=replace(TINY, num_layers=4),
+        schedules=("zb-v", "v-half"),
+        pipeline=Span.only(2),
+        data=Span.only(1),
+        zero_stages=(1,),
+        tensor=Span.only(1),
+        microbatch_size=Span.only(1),
+    ),
+    "in loops": asked(
+        pair(),
+        model=replace(TINY, num_layers=4),
+        schedules=("interleaved", "breadth-first"),
+        zero_stages=(0, 2),
+        pipeline=Span.only(2),
+        tensor=Span.only(1),
+        microbatch_size=Span.only(1),
+    ),
     "many held": on_hosts(7.0, Recipe(**_PLAIN), schedules=("gpipe", "eager-1f1b"), batch=4),
     "layers on hosts": on_hosts(6.0, Recipe(**_PLAIN), *_LAYERS),
     "layers on hosts, more room": on_hosts(7.0, Recipe(**_PLAIN), *_LAYERS),
@@ -317,5 +393,6 @@ def coarse_bound_s(question: ModelQuestion, shelf: MixedShelf, candidate) -> flo
         zero_stage=candidate.zero_stage,
         schedule=candidate.schedule,
         degrees=degrees,
+        in_turn=candidate.schedule not in (*LOOPED, *IN_V),
     )
     return float(found[0])

@@ -907,6 +907,18 @@ def test_what_a_framework_cannot_do_on_unlike_pools_is_said_with_who_can(
 
 
 def test_a_schedule_without_plans_on_several_kinds_leaves_each_alone_and_says_so() -> None:
-    found = document(schedule="interleaved", pp=2, virtual_stages=2)
+    found = document(schedule="stp", pp=2)
     assert found.layout == "alone"
     assert any(warning.startswith("schedule: several pools") for warning in found.warnings)
+
+
+@pytest.mark.parametrize(("schedule", "chunks"), [("interleaved", 2), ("zb-v", 2)])
+def test_chunks_of_a_rank_lie_in_one_of_several_pools(schedule: str, chunks: int) -> None:
+    found = document(schedule=schedule, pp=2, virtual_stages=chunks)
+    assert (found.layout, found.schedule) == ("across", schedule)
+    assert 0 < found.lower_bound_s <= found.step_time_s
+    pools = [{own.pool for own in stage.replicas} for stage in found.stages]
+    assert all(len(own) == 1 for own in pools)
+    turned = [pools[1], pools[0]] if schedule == "zb-v" else pools[:2]
+    assert pools[2:] == turned
+    assert pools[0] != pools[1]

@@ -33,7 +33,7 @@ from trainwright.planning.search.pools import (
 )
 from trainwright.planning.splits.pools import best_mixed_split
 
-NAMED = re.compile("hosts|copies|slices|heads|many held")
+NAMED = re.compile("hosts|copies|slices|heads|many held|in V|in loops")
 MARKS = {
     **dict.fromkeys(("small", "tied", "nothing hidden"), ()),
     **dict.fromkeys(("tight A100", "slow joint", "all hidden"), pytest.mark.slow),
@@ -64,8 +64,9 @@ def test_the_bounds_of_a_candidate_hold_for_all_its_plans(name: str) -> None:
         assert coarse_bound_s(question, shelf, candidate) <= least_s * (1 + 1e-9)
         if math.isfinite(least_s):
             sharp.append(split.bound_s / least_s)
-    # With few microbatches ranks wait for barriers of a cut head, which bounds leave out.
-    least, most = (0.5, 0.97) if "heads" in name else (0.8, 0.999)
+    # With few microbatches ranks wait for barriers of a cut head, and for chunks of each other,
+    # which bounds leave out.
+    least, most = (0.5, 0.95) if re.search("heads|in V|in loops", name) else (0.8, 0.999)
     assert min(sharp) > least
     assert max(sharp) > most
 

@@ -38,8 +38,8 @@ from trainwright.options.question import (
 from trainwright.options.run import OPTION_OF, configuration_of, overlap_not_taken, without_effect
 from trainwright.options.space import SPANS
 from trainwright.options.table import keywords_of
-from trainwright.planning.bounds.pools import MixedShelf, is_mixable, mixed_families
-from trainwright.planning.question.layouts import CHAIN, KEEPS_TO_ROOM
+from trainwright.planning.bounds.pools import OFFERED, MixedShelf, is_mixable, mixed_schedules
+from trainwright.planning.question.layouts import KEEPS_TO_ROOM
 from trainwright.planning.question.question import ModelQuestion, Point
 from trainwright.planning.reasons.infeasible import diagnose_model, priced_relaxations
 from trainwright.planning.reasons.objectives import (
@@ -656,8 +656,8 @@ def _left_out(question: ModelQuestion) -> Iterator[str]:
             yield f"framework: no pipeline from pool to pool: {cannot(own, Feature.UNEVEN_STAGES)}"
     if why is None and not is_mixable(question.allowed):
         why = _ONE_WAY
-    if why is None and not mixed_families(question):
-        why = f"schedule: several pools are used under {', '.join(CHAIN)} only"
+    if why is None and not mixed_schedules(question):
+        why = f"schedule: several pools are used under {', '.join(OFFERED)} only"
     if why is not None:
         yield f"{why}; each pool was planned alone"
 

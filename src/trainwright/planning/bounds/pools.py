@@ -39,6 +39,7 @@ from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.planning.bounds.layers import PointWork, Trade
 from trainwright.planning.bounds.stages import StageKinds
 from trainwright.planning.question import layouts
+from trainwright.planning.question.layouts import Schedule
 from trainwright.planning.question.question import (
     Allowed,
     Candidate,
@@ -55,7 +56,7 @@ from trainwright.plans.configuration import Overlap
 from trainwright.plans.plan import DATA_INSIDE, DEFAULT_SCHEDULE, Parallelism
 from trainwright.profile import Profile
 from trainwright.profile.profile import divisors
-from trainwright.scheduling.families import family_named
+from trainwright.scheduling.families import ALIASES, family_named
 from trainwright.step import zero
 from trainwright.step.figures import num_groups
 from trainwright.step.pipeline import slices_of
@@ -95,9 +96,11 @@ class Shape:
 # Those that are searched where none is named. On one rank they are all one.
 FAMILIES: Final = tuple(
     family
-    for family in layouts.WARM_UP
-    if family in layouts.CHAIN and family not in layouts.SLICED | layouts.CUTS_HEAD
+    for family in layouts.SEARCHED_UNLESS_NAMED
+    if family in layouts.CHAIN and family not in layouts.CUTS_HEAD
 )
+# Those that may be named; pairs of braided ones hide what no bound on several pools counts.
+OFFERED: Final = tuple(family for family in layouts.BOUNDED if family not in layouts.BRAIDED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +111,11 @@ class _OnPools:
     zero_stage: int
     schedule: str
     pools: tuple[int, ...]
+    virtual_stages: int = 1
+
+    def _degrees(self, *, pipeline: int, data: int) -> Parallelism:
+        found = uniform_degrees(self.point, self.zero_stage, pipeline=pipeline, data=data)
+        return replace(found, virtual_stages=self.virtual_stages)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,9 +133,7 @@ class Across(_OnPools):
     @property
     def degrees(self) -> Parallelism:
         """The degrees in full."""
-        return uniform_degrees(
-            self.point, self.zero_stage, pipeline=sum(self.depths), data=self.data
-        )
+        return self._degrees(pipeline=sum(self.depths), data=self.data)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,9 +146,7 @@ class Beside(_OnPools):
     @property
     def degrees(self) -> Parallelism:
         """The degrees in full; `data` counts the replicas of all pools."""
-        return uniform_degrees(
-            self.point, self.zero_stage, pipeline=self.depth, data=sum(self.replicas)
-        )
+        return self._degrees(pipeline=self.depth, data=sum(self.replicas))
 
 
 MixedCandidate: TypeAlias = Across | Beside
@@ -225,7 +229,8 @@ class MixedShelf:
         """The devices of a pool, with no more usable than a rank of the candidate may fill."""
         degrees = candidate.degrees
         groups = num_groups(degrees)
-        key = (pool, candidate.point, candidate.schedule, degrees.pipeline, groups)
+        chunks = candidate.virtual_stages
+        key = (pool, candidate.point, candidate.schedule, degrees.pipeline, chunks, groups)
         if key not in self.rooms:
             alike = Candidate(
                 microbatch_size=candidate.point.microbatch_size,
@@ -233,6 +238,7 @@ class MixedShelf:
                 pipeline=degrees.pipeline,
                 data=1,
                 schedule=candidate.schedule,
+                virtual_stages=chunks,
             )
             profile = self.profile(pool, candidate.point)
             self.rooms[key] = room_of_candidate(self.alone(pool), alike, profile, groups=groups)
@@ -312,15 +318,24 @@ def is_mixable(allowed: Allowed) -> bool:
     return DATA_INSIDE in allowed.mappings and 1 in allowed.state_copies
 
 
-def mixed_families(question: ModelQuestion) -> tuple[str, ...]:
-    """The families that stages on several pools are searched under, of those that are allowed."""
-    if not is_mixable(question.allowed):
+def mixed_schedules(question: ModelQuestion) -> tuple[Schedule, ...]:
+    """The families that several pools are used under, of those that are allowed."""
+    allowed = question.allowed
+    if not is_mixable(allowed):
         return ()
-    named = question.allowed.schedules or FAMILIES
-    spans = question.allowed.virtual_stages
-    offered = [f for f in layouts.CHAIN if question.cuts_head or f not in layouts.CUTS_HEAD]
-    found = [family for family in dict.fromkeys(named) if family in offered and 1 in spans]
-    return tuple(sorted(found, key=lambda family: family != DEFAULT_SCHEDULE))
+    named = [ALIASES.get(family, family) for family in allowed.schedules or FAMILIES]
+    offered = tuple(family for family in named if family in OFFERED)
+    chunks = allowed.virtual_stages
+    if not allowed.schedules and chunks.most is None:
+        chunks = replace(chunks, most=max(layouts.MOST_CHUNKS, chunks.least))
+    try:
+        found = layouts.schedules_of(
+            replace(allowed, schedules=offered or ("none",), virtual_stages=chunks),
+            cuts_head=question.cuts_head,
+        )
+    except (InvalidInput, UnsupportedFeature):  # none of them is searched, or has such chunks
+        return ()
+    return tuple(sorted(found, key=lambda each: each.family != DEFAULT_SCHEDULE))
 
 
 def runs_alike(allowed: Allowed) -> bool:
@@ -374,6 +389,30 @@ class Grid:
     def size(self) -> int:
         """N."""
         return len(self.shared)
+
+    def layouts(
+        self, question: ModelQuestion, point: Point, shape: Shape, *, family: str
+    ) -> layouts.Layouts:
+        """What decides with how many chunks each layout is legal, [N].
+
+        Beside each other replicas of unlike pools have microbatches of their own, all of which
+        whole groups of p make up where the family asks for them.
+        """
+        count, p = question.workload.global_batch // point.microbatch_size, self.depths(shape)
+        across = shape.name == "across"
+        data = self.shared if across else self.counts.sum(axis=1)
+        each = count // data
+        if not (across or runs_alike(question.allowed)):
+            is_enough = data * (p if family in layouts.WHOLE_GROUPS else 1) <= count
+            each = np.where(is_enough, count, 1)
+        return layouts.Layouts(
+            pipeline=p,
+            data=data,
+            num_microbatches=each,
+            virtual_stages=np.ones_like(p),
+            inside=np.zeros(self.size, np.bool_),
+            copies=np.ones_like(p),
+        )
 
     def depths(self, shape: Shape) -> Ints:
         """Ranks of the pipelines, [N]."""
@@ -561,24 +600,29 @@ class MixedWork:
         found: Floats = np.stack(each)
         return found
 
-    def exchange_s(self, degrees: Parallelism, members: dict[int, int]) -> tuple[float, float]:
+    def exchange_s(
+        self, degrees: Parallelism, members: dict[int, int], *, group: int = 1
+    ) -> tuple[float, float]:
         """What no network of these replicas does faster: per microbatch, and after the last.
 
-        Layers may lie in any of the pools, each of which has so many replicas.
+        Layers may lie in any of the pools, each of which has so many replicas. Of a rank's chunks
+        up to `group` microbatches pass each before any passes the next.
         """
         groups = [mixed_replicas(self.cluster, degrees, {g: n}) for g, n in members.items()]
-        return self._least_s(_cheapest(groups))
+        return self._least_s(_cheapest(groups), group)
 
     def shared_exchange_s(
-        self, degrees: Parallelism, members: dict[int, int]
+        self, degrees: Parallelism, members: dict[int, int], *, group: int = 1
     ) -> tuple[float, float]:
         """The same for replicas of every layer in all the pools together."""
-        return self._least_s(mixed_replicas(self.cluster, degrees, members))
+        return self._least_s(mixed_replicas(self.cluster, degrees, members), group)
 
-    def _least_s(self, replicas: Replicas) -> tuple[float, float]:
-        (times,) = data_parallel_times(
-            (self.exchanged,), replicas, self.overlap, num_microbatches=1
+    def _least_s(self, replicas: Replicas, group: int) -> tuple[float, float]:
+        hiding, own = float(zero.group_hiding(replicas.zero_stage, group)), self.exchanged
+        under = replace(
+            own, forward_s=own.forward_s * hiding, input_grad_s=own.input_grad_s * hiding
         )
+        (times,) = data_parallel_times((under,), replicas, self.overlap, num_microbatches=1)
         return times.added_forward_s + times.added_backward_s, times.exposed_sync_s
 
     def held_bytes(self, point: Point, replicas: Ints, zero_stage: int) -> Floats:
@@ -624,11 +668,13 @@ def across_bounds_s(
     zero_stage: int,
     schedule: str,
     degrees: Parallelism,
+    in_turn: bool = True,
 ) -> Floats:
     """Of every layout of a grid of depths by replicas, [N]; infinite where nothing fits.
 
     Of a `schedule` that is no family what holds of any order is told. `degrees` are those of the
-    point and ZeRO stage, for any number of replicas.
+    point and ZeRO stage, for any number of replicas. Ranks of one stage each start `in_turn`; of
+    several, their first chunks alone do.
     """
     depths, m = grid.counts, microbatches // grid.shared
     room_bytes = _room_bytes(work, depths, m, schedule)
@@ -638,7 +684,7 @@ def across_bounds_s(
     room_bytes = room_bytes - held / in_flight
     total_room = (depths * np.array(work.usable_bytes)).sum(axis=1) - held
     kept_room = _unless_on_host(schedule, np.minimum(room_bytes, total_room), total_room)
-    added_s, after_s = _by_replicas(work, degrees, grid.shared)
+    added_s, after_s = _by_replicas(work, degrees, grid.shared, _group(schedule, p))
     share = 1.0 if schedule in layouts.FUSED else work.forward_share
     beside_s = work.beside_s(schedule, m, p)  # every rank is later by that, as without its waits
     bounds_s, rates_s = np.zeros(grid.size), np.zeros(grid.size)
@@ -649,7 +695,8 @@ def across_bounds_s(
         rate = depths @ speeds
         heads_s = ((depths * speeds) * beside_s.T).sum(axis=1)
         rates_s = np.maximum(rates_s, (m * work_s + least * after_s + heads_s) / rate)
-        bounds_s = np.maximum(bounds_s, work_s / _reached(depths, speeds, m, share))
+        if in_turn:
+            bounds_s = np.maximum(bounds_s, work_s / _reached(depths, speeds, m, share))
     for layer_class, count in enumerate(work.counts):
         if count > 1:
             least_s = _undivided_s(depths, work.class_s[:, layer_class], count)
@@ -669,14 +716,15 @@ def beside_bounds_s(
     schedule: str,
     degrees: Parallelism,
     alike: bool = False,
+    in_turn: bool = True,
 ) -> Floats:
     """Of every layout of a grid of replicas by depth, [N]; infinite where nothing fits.
 
-    Where replicas run `alike`, all have as many microbatches.
+    Where replicas run `alike`, all have as many microbatches; see `across_bounds_s`.
     """
     replicas, p = grid.counts, grid.shared
     held = work.held_bytes(point, replicas.sum(axis=1), zero_stage)
-    start_s = _after_beside_s(work, degrees, replicas) / p
+    start_s = _after_beside_s(work, degrees, replicas, _group(schedule, p)) / p
     whole, most = [], []
     for own, usable in enumerate(work.usable_bytes):
         room_bytes = p * usable - held
@@ -700,9 +748,9 @@ def beside_bounds_s(
         left_s = limit_s[:, np.newaxis] - none_s
         each = (left_s - start_s[:, np.newaxis]) / (whole_s / p[:, np.newaxis] + head_s)
         each = np.minimum(each, left_s / (most_s + head_s))
-        # T ≥ φ·W / (1 − (1 − φ/m)^p)
-        left = np.clip(1 - share * whole_s / limit_s[:, np.newaxis], 0.0, None)
-        each = np.minimum(each, share / (1 - left ** (1 / p[:, np.newaxis])))
+        if in_turn:  # T ≥ φ·W / (1 − (1 − φ/m)^p)
+            left = np.clip(1 - share * whole_s / limit_s[:, np.newaxis], 0.0, None)
+            each = np.minimum(each, share / (1 - left ** (1 / p[:, np.newaxis])))
         each = np.maximum(0.0, each)
         count: Floats = (replicas * (each.min(axis=1, keepdims=True) if alike else each)).sum(
             axis=1
@@ -724,11 +772,16 @@ def beside_bounds_s(
     return np.where(fits, low + after_s, np.inf)
 
 
-def _after_beside_s(work: MixedWork, degrees: Parallelism, replicas: Ints) -> Floats:
+def _group(schedule: str, p: Ints) -> int:
+    """The most microbatches that pass a chunk before its rank's next, on any of so many ranks."""
+    return int(p.max(initial=1)) if schedule in layouts.IN_GROUPS else 1
+
+
+def _after_beside_s(work: MixedWork, degrees: Parallelism, replicas: Ints, group: int) -> Floats:
     """What the replicas of all pools exchange after the last microbatch, [N]."""
     distinct, index = np.unique(replicas, axis=0, return_inverse=True)
     members = (dict(zip(work.pools, row, strict=True)) for row in distinct.tolist())
-    found = np.array([work.shared_exchange_s(degrees, each)[1] for each in members])
+    found = np.array([work.shared_exchange_s(degrees, own, group=group)[1] for own in members])
     after_s: Floats = found[index.reshape(-1)]
     return after_s
 
@@ -807,11 +860,16 @@ def _cheapest(groups: list[Replicas]) -> Replicas:
     return first
 
 
-def _by_replicas(work: MixedWork, degrees: Parallelism, data: Ints) -> tuple[Floats, Floats]:
+def _by_replicas(
+    work: MixedWork, degrees: Parallelism, data: Ints, group: int
+) -> tuple[Floats, Floats]:
     """What replicas exchange, by layout, [N] each."""
     distinct, index = np.unique(data, return_inverse=True)
     found = np.array(
-        [work.exchange_s(degrees, dict.fromkeys(work.pools, count)) for count in distinct.tolist()]
+        [
+            work.exchange_s(degrees, dict.fromkeys(work.pools, count), group=group)
+            for count in distinct.tolist()
+        ]
     ).reshape(-1, 2)
     return found[index, 0], found[index, 1]
 
@@ -831,8 +889,13 @@ def _room_bytes(work: MixedWork, depths: Ints, m: Ints, schedule: str) -> Floats
 
 
 def _in_flight(schedule: str, ranks: Ints) -> Ints:
-    """Microbatches that a rank holds for sure with so many ranks from it on, [N]."""
+    """Microbatches of all its chunks that a rank holds at one instant, so many ranks from it on.
+
+    In V that grows with the ranks up to it, and one is told of.
+    """
     warm_up = layouts.WARM_UP.get(schedule)
+    if schedule in layouts.LOOPED:
+        warm_up = layouts.HELD_AT_ONCE.get(schedule)
     return np.ones_like(ranks) if warm_up is None else warm_up(ranks)
 
 

@@ -397,7 +397,7 @@ SEARCHED_UNLESS_NAMED: Final = tuple(
 )
 # No plan is looked for under these unless they are named; what is proved holds for them, too.
 ONLY_BOUNDED: Final = tuple(family.name for family in _PLANNED if family.searched is Searched.NAMED)
-_MOST_CHUNKS: Final = 8  # that are looked for, unless a family or another number is named
+MOST_CHUNKS: Final = 8  # that are looked for, unless a family or another number is named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -453,7 +453,7 @@ def schedules_of(allowed: Allowed, *, cuts_head: bool = True) -> tuple[Schedule,
         )
     offered = allowed.virtual_stages
     if not allowed.schedules and offered.most is None:
-        offered = replace(offered, most=max(_MOST_CHUNKS, offered.least))
+        offered = replace(offered, most=max(MOST_CHUNKS, offered.least))
     chunks_of = {family: _chunks(family, offered) for family in families}
     whole = [f for f, chunks in chunks_of.items() if chunks is not None and chunks.least == 1]
     alone = DEFAULT_SCHEDULE if DEFAULT_SCHEDULE in whole else next(iter(whole), None)

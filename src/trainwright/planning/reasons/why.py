@@ -21,7 +21,15 @@ from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.execution import Budget
 from trainwright.planning.bounds.pools import FAMILIES as MIXED_FAMILIES
 from trainwright.planning.bounds.pools import MixedShelf, Shape
-from trainwright.planning.question.layouts import BRAIDED, ON_HOST, SLICED, chunks_per_rank
+from trainwright.planning.question.layouts import (
+    BRAIDED,
+    CHAIN,
+    IN_V,
+    LOOPED,
+    ON_HOST,
+    SLICED,
+    chunks_per_rank,
+)
 from trainwright.planning.question.question import ZERO_STAGES, Allowed, ModelQuestion, Span
 from trainwright.planning.reasons.infeasible import SHARE_S, eased
 from trainwright.planning.search.framework import plan_runnable
@@ -427,8 +435,9 @@ def moves_on_pools(shelf: MixedShelf, plan: Plan) -> Iterator[tuple[str, str, Pl
         if stage != degrees.zero_stage:
             sharded = replace(plan, parallelism=replace(degrees, zero_stage=stage))
             yield "zero", f"--zero {stage}", sharded
-    for family in MIXED_FAMILIES if degrees.virtual_stages == 1 and degrees.pipeline > 1 else ():
-        if family != plan.schedule:
+    placed_alike = next((own for own in (CHAIN, IN_V, LOOPED) if plan.schedule in own), ())
+    for family in MIXED_FAMILIES if degrees.pipeline > 1 else ():
+        if family != plan.schedule and family in placed_alike:
             yield "schedule", f"--schedule {family}", replace(plan, schedule=family)
     yield from _modes(shelf, plan)
     for at in range(len(plan.stages) - 1):

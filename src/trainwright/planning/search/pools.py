@@ -18,7 +18,6 @@ import numpy as np
 from trainwright.execution import Budget, Progress
 from trainwright.execution.best_first import BestFirst
 from trainwright.planning.bounds.pools import (
-    FAMILIES,
     Across,
     Beside,
     Grid,
@@ -31,14 +30,14 @@ from trainwright.planning.bounds.pools import (
     across_grid,
     beside_bounds_s,
     beside_grid,
-    mixed_families,
     mixed_points,
+    mixed_schedules,
     pools_across,
     pools_beside,
     runs_alike,
     uniform_degrees,
 )
-from trainwright.planning.question.layouts import CUTS_HEAD, slices_at
+from trainwright.planning.question.layouts import CHAIN, CUTS_HEAD, Schedule, slices_at
 from trainwright.planning.question.question import (
     ZERO_STAGES,
     Candidate,
@@ -63,7 +62,7 @@ from trainwright.profile import Profile
 from trainwright.step.pools import predict_mixed_step
 
 if TYPE_CHECKING:
-    from trainwright.arrays import Floats
+    from trainwright.arrays import Floats, Ints
     from trainwright.execution.executor import Crew
 
 
@@ -191,6 +190,7 @@ class BoundedLayouts:
     schedule: str
     grid: Grid
     bounds_s: Floats
+    virtual_stages: int = 1
     done: int = 0
 
     def count_below(self, limit_s: float) -> int:
@@ -206,6 +206,7 @@ class BoundedLayouts:
             "zero_stage": self.zero_stage,
             "schedule": self.schedule,
             "pools": self.shape.pools,
+            "virtual_stages": self.virtual_stages,
         }
         if self.shape.name == "across":
             return Across(**common, depths=counts, data=shared)
@@ -229,11 +230,19 @@ class MixedLayouts:
 
     def count(self, point: Point) -> int:
         """Candidates at a point."""
-        families = mixed_families(self.shelf.question)
-        return sum(
-            self._grid(shape, point).size * len(self._zero_stages(shape)) * len(families)
-            for shape in self.shapes
-        )
+        found = 0
+        for shape in self.shapes:
+            grid, zero_stages = self._grid(shape, point), len(self._zero_stages(shape))
+            for schedule in mixed_schedules(self.shelf.question) if grid.size else ():
+                found += zero_stages * int(self._chunks(schedule, shape, point, grid).sum())
+        return found
+
+    def _chunks(self, schedule: Schedule, shape: Shape, point: Point, grid: Grid) -> Ints:
+        """With how many numbers of chunks each layout is legal under a family, [N]."""
+        question = self.shelf.question
+        own = grid.layouts(question, point, shape, family=schedule.family)
+        blocks, length = question.model.num_layers, question.workload.sequence_length
+        return schedule.chunks_at(own, blocks, length)
 
     def least_s(self, point: Point) -> float:
         """No plan of a point steps faster: all devices at the rates of its layers."""
@@ -266,27 +275,31 @@ class MixedLayouts:
         grid = self._grid(shape, point)
         if not grid.size:
             return
-        parts = list(self._in_parts(grid, shape))
+        parts = list(self._in_parts(grid, shape, point))
         works = {
             part: MixedWork.of(self.shelf, point, shape.pools, part)
-            for part in dict.fromkeys(part for _, part, _ in parts)
+            for part in dict.fromkeys(part for _, _, part, _ in parts)
         }
         for zero_stage in self._zero_stages(shape):
-            for schedule, part, own in parts:
+            for family, chunks, part, own in parts:
                 work = works[part]
-                found = self._bounded(work, shape, point, own, zero_stage, schedule, part.slices)
+                found = self._bounded(work, shape, point, own, zero_stage, family, part.slices)
                 if found.grid.size:
+                    found.virtual_stages = chunks
                     yield found
 
-    def _in_parts(self, grid: Grid, shape: Shape) -> Iterator[tuple[str, Part, Grid]]:
-        """By family, the layouts under which it cuts sequences into so many slices."""
-        length = self.shelf.question.workload.sequence_length
-        for schedule in mixed_families(self.shelf.question):
-            slices = slices_at(schedule, grid.depths(shape))
-            for count in np.unique(slices).tolist():
-                if length % count == 0:
-                    part = Part(slices=count, cuts_head=schedule in CUTS_HEAD)
-                    yield schedule, part, grid.of(slices == count)
+    def _in_parts(
+        self, grid: Grid, shape: Shape, point: Point
+    ) -> Iterator[tuple[str, int, Part, Grid]]:
+        """By family and chunks, the layouts under which it cuts sequences into so many slices."""
+        for schedule in mixed_schedules(self.shelf.question):
+            counts, family = self._chunks(schedule, shape, point, grid), schedule.family
+            slices = slices_at(family, grid.depths(shape))
+            for more in range(int(counts.max(initial=0))):
+                for count in np.unique(slices[counts > more]).tolist():
+                    part = Part(slices=count, cuts_head=family in CUTS_HEAD)
+                    kept = (slices == count) & (counts > more)
+                    yield family, schedule.virtual_stages.least + more, part, grid.of(kept)
 
     def _bounded(
         self,
@@ -298,17 +311,15 @@ class MixedLayouts:
         schedule: str,
         slices: int,
     ) -> BoundedLayouts:
-        alike = [own for own in mixed_families(self.shelf.question) if own in FAMILIES]
-        is_first = schedule not in alike[1:]
         stages = self._zero_stages(shape)
-        grid = _worth_asking(
-            grid, shape, point, zero_stage == min(stages, default=0), is_first_family=is_first
-        )
+        grid = _worth_asking(grid, shape, point, zero_stage == min(stages, default=0))
         bounds_s = np.zeros(0)
         if grid.size:
             bounded: Callable[..., Floats] = across_bounds_s
             if shape.name == "beside":
                 bounded = partial(beside_bounds_s, alike=runs_alike(self.shelf.question.allowed))
+            named = [own.family for own in mixed_schedules(self.shelf.question)]
+            of_any = named if schedule == SEARCHED else [schedule]
             batch = self.shelf.question.workload.global_batch
             bounds_s = bounded(
                 work,
@@ -318,6 +329,7 @@ class MixedLayouts:
                 zero_stage=zero_stage,
                 schedule=schedule,
                 degrees=uniform_degrees(point, zero_stage, pipeline=1, data=1),
+                in_turn=all(family in CHAIN for family in of_any),
             )
         order = np.argsort(bounds_s, kind="stable")
         order = order[: int(np.isfinite(bounds_s).sum())]
@@ -344,22 +356,12 @@ class MixedLayouts:
         return self._grids[key]
 
 
-def _worth_asking(
-    grid: Grid,
-    shape: Shape,
-    point: Point,
-    is_least_stage: bool,
-    *,
-    is_first_family: bool,
-) -> Grid:
-    """Without replicas all ZeRO stages are one, and on one rank all families are."""
-    kept = np.ones(grid.size, dtype=bool)
-    if not is_least_stage:
-        data = grid.shared if shape.name == "across" else grid.counts.sum(axis=1)
-        kept &= data * point.context > 1
-    if shape.name == "beside" and not is_first_family:
-        kept &= grid.shared > 1
-    return grid.of(kept)
+def _worth_asking(grid: Grid, shape: Shape, point: Point, is_least_stage: bool) -> Grid:
+    """Without replicas all ZeRO stages are one."""
+    if is_least_stage:
+        return grid
+    data = grid.shared if shape.name == "across" else grid.counts.sum(axis=1)
+    return grid.of(data * point.context > 1)
 
 
 # The search over plans on several pools: nodes by their bounds, made when their turn comes
@@ -435,6 +437,7 @@ class MixedSearch:
             pipeline=degrees.pipeline,
             data=degrees.data,
             schedule=self.loosest.schedule,
+            virtual_stages=self.loosest.virtual_stages,
         )
 
     def open(self) -> bool:

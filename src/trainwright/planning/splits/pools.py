@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -29,8 +29,15 @@ from trainwright.planning.bounds.pools import (
     Part,
     runs_alike,
 )
-from trainwright.planning.question.layouts import CUTS_HEAD, ON_HOST
+from trainwright.planning.question.layouts import (
+    CHAIN,
+    CUTS_HEAD,
+    IN_GROUPS,
+    ON_HOST,
+    WHOLE_GROUPS,
+)
 from trainwright.planning.splits.chain import (
+    CutsAndRows,
     Site,
     Split,
     best_copying_split,
@@ -39,10 +46,16 @@ from trainwright.planning.splits.chain import (
     fastest_ways,
     sites_beside_heads,
 )
-from trainwright.planning.splits.types import options_of
+from trainwright.planning.splits.types import (
+    SplitQuestion,
+    best_family_split,
+    bound_every_split,
+    options_of,
+    ways_in_chunks,
+)
 from trainwright.plans import Plan, ReplicaGroup, Stage
 from trainwright.profile import Profile
-from trainwright.step.pipeline import PipelineShape
+from trainwright.step.pipeline import PipelineShape, placement_of
 from trainwright.step.pools import mixed_replicas
 from trainwright.step.stages import CutHead, cut_head, rank_level
 
@@ -80,23 +93,51 @@ def _across(shelf: MixedShelf, candidate: Across, limit_s: float) -> MixedSplit:
         for pool in candidate.pools
     }
     levels = list(_levels_across(shelf, candidate))
-    shape = PipelineShape(
-        family=candidate.schedule,
-        num_ranks=len(pools),
-        num_microbatches=Part.of(candidate).slices
-        * (_microbatches(shelf, candidate) // candidate.data),
-    )
+    m = Part.of(candidate).slices * (_microbatches(shelf, candidate) // candidate.data)
     profile = shelf.part(pools[0], candidate.point, Part.of(candidate))
-    sites, plans, bound_s = [site_of[pool] for pool in pools], [], math.inf
+    sites, plans, bound_s = [site_of[pool] for pool in pools], list[Plan](), math.inf
+    if candidate.schedule not in CHAIN:
+        wrapped = levels[0] if len(pools) == 2 else shelf.cluster.joint
+        question = _asked(candidate, sites, (*levels, wrapped), m)
+        bound_s = bound_every_split(question, limit_s=limit_s).bound_s
+        if bound_s < limit_s:
+            offered = _cuts(best_family_split(question, limit_s=limit_s))
+            plans += (_plan_across(shelf, candidate, profile, *each) for each in offered)
+        return MixedSplit(bound_s=bound_s, plans=tuple(plans))
+    shape = PipelineShape(family=candidate.schedule, num_ranks=len(pools), num_microbatches=m)
     for asked in _with_tied(shelf, candidate, profile, sites):
         apart = _Apart.of(shelf, candidate, pools, asked)
         transfers = _transfers_s(profile, levels)
         split = apart.best_split(asked, transfers, shape=shape, limit_s=min(limit_s, bound_s))
         bound_s = min(bound_s, split.bound_s)
-        for cuts, chosen in ((split.cuts, split.chosen), *split.others):
-            if cuts:
-                plans.append(_plan_across(shelf, candidate, profile, cuts, chosen))
+        plans += (_plan_across(shelf, candidate, profile, *each) for each in _cuts(split))
     return MixedSplit(bound_s=bound_s, plans=tuple(plans))
+
+
+def _cuts(split: Split) -> Iterator[CutsAndRows]:
+    """All cuts that a split offers."""
+    yield from (each for each in ((split.cuts, split.chosen), *split.others) if each[0])
+
+
+def _asked(
+    candidate: MixedCandidate,
+    sites: Sequence[Site],
+    levels: Sequence[NetworkLevel | None],
+    num_microbatches: int,
+    *,
+    count: int | None = None,
+) -> SplitQuestion:
+    """What a search for splits is asked; in one pool, with `count` replicas, without levels."""
+    degrees = candidate.degrees
+    return SplitQuestion(
+        kinds=sites[0].kinds,
+        degrees=degrees if count is None else replace(degrees, data=count),
+        cluster=sites[0].cluster,
+        family=candidate.schedule,
+        num_microbatches=num_microbatches,
+        sites=tuple(sites),
+        levels=tuple(levels),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,14 +190,27 @@ def _plan_across(
     shelf: MixedShelf, candidate: Across, profile: Profile, cuts: tuple[int, ...], ways: Ways
 ) -> Plan:
     stages = []
-    ranks = zip(candidate.pool_of_rank, pairwise(cuts), ways, strict=True)
-    for pool, (first, after), chosen in ranks:
+    ranks = rank_of_stages(candidate)
+    for rank, (first, after), chosen in zip(ranks, pairwise(cuts), ways, strict=True):
+        pool = candidate.pool_of_rank[rank]
         layers = profile.structure.layers[first:after]
         own = _group(shelf, candidate, pool, count=candidate.data)
         options = options_of(layers, chosen, shelf.profile(pool, candidate.point))
         ids = tuple(layer.id for layer in layers)
         stages.append(Stage(layers=ids, options=options, replicas=(own,)))
     return _plan(shelf, candidate, stages)
+
+
+def rank_of_stages(candidate: MixedCandidate) -> tuple[int, ...]:
+    """The rank of each stage."""
+    return placement_of(
+        PipelineShape(
+            family=candidate.schedule,
+            num_ranks=candidate.degrees.pipeline,
+            num_microbatches=candidate.degrees.pipeline,
+            virtual_stages=candidate.virtual_stages,
+        )
+    ).rank_of_stage
 
 
 def _with_tied(
@@ -214,6 +268,9 @@ def _transfers_s(profile: Profile, levels: Sequence[NetworkLevel]) -> Floats:
     return times_s
 
 
+_PATHS_WITHIN: Final = 4  # microbatches for each rank, as in the peel
+
+
 @dataclass(slots=True)
 class _Pool:
     """The pipelines of one pool: their best split by the number of microbatches of each."""
@@ -225,17 +282,55 @@ class _Pool:
     count: int
     limit_s: float
     made: dict[int, Split]
+    bounds_s: dict[int, float]
 
     def split(self, microbatches: int) -> Split:
-        """The split of least bound."""
+        """The split of least bound; of several chunks per rank a good one."""
         if microbatches not in self.made:
-            self.made[microbatches] = self.apart.best_split(
-                self.sites,
-                self.transfers,
-                shape=self.shape(microbatches),
-                limit_s=self.limit_s,
-            )
+            if self.candidate.schedule in CHAIN:
+                found = self.apart.best_split(
+                    self.sites,
+                    self.transfers,
+                    shape=self.shape(microbatches),
+                    limit_s=self.limit_s,
+                )
+            else:
+                found = best_family_split(self.asked(microbatches), limit_s=self.limit_s)
+            self.made[microbatches] = found
         return self.made[microbatches]
+
+    def asked(self, microbatches: int) -> SplitQuestion:
+        """What a search for splits is asked."""
+        m = self.shape(microbatches).num_microbatches
+        return _asked(self.candidate, self.sites, (), m, count=self.count)
+
+    def bound_of_chunks_s(self, microbatches: int) -> float:
+        """No split into several chunks per rank of so many microbatches or more ends before.
+
+        A bound on fewer is above one on more where p divides the latter alone, so that chunks hide
+        more of what they exchange, or where there are few enough to look at paths in V.
+        """
+        p, found = self.candidate.depth, set[int]()
+        if self.candidate.schedule in IN_GROUPS:
+            found.add(-(-microbatches // p) * p)
+        if microbatches <= _PATHS_WITHIN * p:
+            found.add(_PATHS_WITHIN * p + 1)
+        if self.candidate.schedule not in WHOLE_GROUPS or microbatches % p == 0:
+            found.add(microbatches)
+        return min(map(self._bound_s, found))
+
+    def _bound_s(self, microbatches: int) -> float:
+        if microbatches not in self.bounds_s:
+            found = bound_every_split(self.asked(microbatches), limit_s=self.limit_s)
+            self.bounds_s[microbatches] = found.bound_s
+        return self.bounds_s[microbatches]
+
+    @property
+    def whole_s(self) -> float:
+        """Of a microbatch through all layers, at the least."""
+        kinds = self.site.kinds
+        least_s = float(kinds.least_time_s[kinds.kind_of[0, kinds.num_layers]])
+        return least_s * Part.of(self.candidate).slices
 
     @property
     def sites(self) -> list[Site]:
@@ -248,6 +343,7 @@ class _Pool:
             family=self.candidate.schedule,
             num_ranks=self.candidate.depth,
             num_microbatches=Part.of(self.candidate).slices * microbatches,
+            virtual_stages=self.candidate.virtual_stages,
         )
 
 
@@ -257,11 +353,19 @@ def _beside(shelf: MixedShelf, candidate: Beside, limit_s: float) -> MixedSplit:
         pool: _pool(shelf, candidate, pool, count, limit_s)
         for pool, count in zip(candidate.pools, candidate.replicas, strict=True)
     }
-    if runs_alike(shelf.question.allowed):
+    in_chunks, alike = candidate.schedule not in CHAIN, runs_alike(shelf.question.allowed)
+    if alike:
         dealt = dict.fromkeys(pools, total // candidate.degrees.data)
+    elif in_chunks:
+        dealt = _dealt_in_groups(pools, total, unit=_unit(candidate))
     else:
         dealt = _dealt(pools, total)
-    bound_s = max(pools[pool].split(m).bound_s for pool, m in dealt.items())
+    if in_chunks:
+        bound_s = max(pools[pool].bound_of_chunks_s(m) for pool, m in dealt.items())
+        more = () if alike else [(g, m + _unit(candidate)) for g, m in dealt.items()]
+        bound_s = min(bound_s, *(pools[pool].bound_of_chunks_s(m) for pool, m in more), limit_s)
+    else:
+        bound_s = max(pools[pool].split(m).bound_s for pool, m in dealt.items())
     if not bound_s < limit_s:
         return MixedSplit(bound_s=bound_s)
     splits = [pools[pool].split(m) for pool, m in dealt.items()]
@@ -290,6 +394,7 @@ def _pool(shelf: MixedShelf, candidate: Beside, pool: int, count: int, limit_s: 
         count=count,
         limit_s=limit_s,
         made={},
+        bounds_s={},
     )
 
 
@@ -317,16 +422,56 @@ def _dealt(pools: Mapping[int, _Pool], total: int) -> dict[int, int]:
         start = {g: max(1, m // 2) if g in early else m for g, m in start.items()}
 
 
+_MOVES: Final = 8  # of a unit from pool to pool
+
+
+def _unit(candidate: Beside) -> int:
+    """Whole groups of microbatches that a family runs."""
+    return candidate.depth if candidate.schedule in WHOLE_GROUPS else 1
+
+
+def _dealt_in_groups(pools: Mapping[int, _Pool], total: int, *, unit: int) -> dict[int, int]:
+    """The same from the work of a microbatch in each pool, then a few moves by their bounds.
+
+    In any other deal some pool has a unit more than here.
+    """
+    rate = sum(pool.count / pool.whole_s for pool in pools.values())
+    each = {g: total / (rate * pool.whole_s) for g, pool in pools.items()}
+    dealt = {g: max(unit, int(m / unit) * unit) for g, m in each.items()}
+
+    def given() -> int:
+        return sum(pools[g].count * m for g, m in dealt.items())
+
+    def without_spare(order: Iterable[int]) -> None:
+        for g in order:
+            while dealt[g] > unit and given() - pools[g].count * unit >= total:
+                dealt[g] -= unit
+
+    while given() < total:
+        dealt[min(pools, key=lambda g: ((dealt[g] + unit) * pools[g].whole_s, g))] += unit
+    without_spare(sorted(pools, key=lambda g: -dealt[g] * pools[g].whole_s))
+    for _ in range(_MOVES):
+        last = max(pools, key=lambda g: (pools[g].bound_of_chunks_s(dealt[g]), g))
+        first = min(pools, key=lambda g: (pools[g].bound_of_chunks_s(dealt[g] + unit), g))
+        last_s = pools[last].bound_of_chunks_s(dealt[last])
+        if first == last or pools[first].bound_of_chunks_s(dealt[first] + unit) >= last_s:
+            break
+        before = dict(dealt)
+        dealt[first] += unit
+        without_spare((last, *pools))
+        if dealt == before or dealt[last] == before[last]:
+            dealt = before
+            break
+    return dealt
+
+
 def _affine_start(pools: Mapping[int, _Pool], total: int) -> dict[int, int]:
     few = dict.fromkeys(pools, 1)
     if sum(pool.count for pool in pools.values()) >= total:
         return few
     lines = {}
     for g, pool in pools.items():
-        kinds, depth = pool.site.kinds, pool.candidate.depth
-        whole_s = float(kinds.least_time_s[kinds.kind_of[0, kinds.num_layers]])
-        slope_s = whole_s * Part.of(pool.candidate).slices / depth
-        lines[g] = (0.0, slope_s)
+        lines[g] = (0.0, pool.whole_s / pool.candidate.depth)
     for _ in range(2):
         # Σ count · (T − a) / b = total
         weight = sum(pools[g].count / b for g, (_, b) in lines.items())
@@ -388,6 +533,8 @@ def _cut(
 def _ways(pool: _Pool, cuts: tuple[int, ...], microbatches: int) -> Ways | None:
     """How the stages between `cuts` run in a pool, if they fit."""
     shape = pool.shape(microbatches)
+    if shape.family not in CHAIN:
+        return ways_in_chunks(pool.asked(microbatches), cuts)
     return fastest_ways(pool.apart.roomy(pool.sites, shape), cuts, shape)
 
 
@@ -397,12 +544,13 @@ def _shared_out(
     """Groups with whole microbatches; where those are too few, some pipelines run one less."""
     total = _microbatches(shelf, candidate)
     counts = dict(zip(candidate.pools, candidate.replicas, strict=True))
-    spare = sum(counts[g] * m for g, m in dealt.items()) - total
+    unit = _unit(candidate)
+    spare = (sum(counts[g] * m for g, m in dealt.items()) - total) // unit
     for g, count in counts.items():
         m = dealt[g]
-        fewer = min(spare, count if m > 1 else 0)
+        fewer = min(spare, count if m > unit else 0)
         spare -= fewer
-        for own, each in ((count - fewer, m), (fewer, m - 1)):
+        for own, each in ((count - fewer, m), (fewer, m - unit)):
             if own:
                 yield _group(shelf, candidate, g, count=own, share=own * each / total)
     assert spare == 0, "no pool got more than it needs"

@@ -1,0 +1,169 @@
+"""Plans in V and in loops over several pools: drawn plans against the bounds of their candidate."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from exhaustive import has_its_ends
+from exhaustive_pools import TINY, asked, coarse_bound_s, every_group, fits
+from mixed_clusters import ETHERNET
+from trainwright.cluster import Cluster
+from trainwright.errors import InvalidInput
+from trainwright.formats import catalog
+from trainwright.planning.bounds.pools import Across, Beside, MixedShelf
+from trainwright.planning.question.layouts import IN_V, LOOPED, WHOLE_GROUPS
+from trainwright.planning.question.question import ModelQuestion, Point, RunSettings, Span
+from trainwright.planning.splits.pools import best_mixed_split
+from trainwright.plans import Plan, ReplicaGroup, Stage
+from trainwright.plans.configuration import Overlap
+from trainwright.step.pools import predict_mixed_step
+
+POINT = Point(microbatch_size=1, tensor=1)
+FAMILIES = [family for family in (*IN_V, *LOOPED) if family not in ("stp", "slimpipe")]
+OVERLAPS = (
+    Overlap(),
+    Overlap(gradients=0.0, parameters=0.0, pipeline=0.0),
+    Overlap(gradients=1.0, parameters=1.0),
+)
+PLANS = 30  # drawn of each candidate
+
+
+def drawn_cluster(draw: random.Random) -> Cluster:
+    """Two to four pools of one to four devices, some of them with little memory."""
+    pools = []
+    for _ in range(draw.choice((2, 2, 3, 4))):
+        pool = catalog.cluster(draw.choice(("dgx-a100", "dgx-h100"))).with_nodes(1).pools[0]
+        device = replace(
+            pool.accelerator,
+            memory_bytes=draw.choice((8, 10, 14, 40)) * 2**30,
+            memory_bandwidth_bytes_per_s=draw.uniform(1e12, 4e12),
+        )
+        level = replace(pool.levels[0], size=draw.choice((1, 2, 2, 4)))
+        pools.append(replace(pool, levels=(level,), accelerator=device))
+    joint = replace(ETHERNET, size=len(pools), bandwidth_bytes_per_s=draw.choice((1e9, 1e11)))
+    return Cluster(name="drawn", pools=tuple(pools), joint=joint)
+
+
+def drawn_question(draw: random.Random, family: str) -> ModelQuestion:
+    question = asked(
+        drawn_cluster(draw),
+        batch=draw.choice((4, 6, 8, 12, 24)),
+        model=replace(
+            TINY, num_layers=draw.choice((4, 5, 6, 8)), tied_embeddings=draw.random() < 0.3
+        ),
+        schedules=(family,),
+        zero_stages=(draw.choice((0, 1, 2, 3)),),
+        tensor=Span.only(1),
+        microbatch_size=Span.only(1),
+    )
+    return replace(question, settings=RunSettings(overlap=draw.choice(OVERLAPS)))
+
+
+def drawn_candidate(draw: random.Random, question: ModelQuestion) -> Across | Beside | None:
+    """None where what was drawn does not suit the pools."""
+    (family,), (zero,) = question.allowed.schedules, question.allowed.zero_stages
+    rooms, batch = [p.num_devices for p in question.cluster.pools], question.workload.global_batch
+    pools = tuple(draw.sample(range(len(rooms)), draw.randint(2, len(rooms))))
+    chunks = 2 if family in IN_V else draw.choice((2, 2, 3))
+    common = {"point": POINT, "zero_stage": zero, "schedule": family, "virtual_stages": chunks}
+    if zero > 1 or draw.random() < 0.6:
+        data = draw.choice((1, 1, 2, 4))
+        most = [rooms[pool] // data for pool in pools]
+        if batch % data or min(most) < 1:
+            return None
+        depths = tuple(draw.randint(1, m) for m in most)
+        ranks, groups = sum(depths), batch // data
+        found = Across(pools=pools, depths=depths, data=data, **common)
+    else:
+        ranks, pools = draw.choice((2, 2, 3, 4)), tuple(sorted(pools))
+        most = [rooms[pool] // ranks for pool in pools]
+        if min(most) < 1:
+            return None
+        replicas, groups = tuple(draw.randint(1, m) for m in most), batch
+        if sum(replicas) * (ranks if family in WHOLE_GROUPS else 1) > batch:
+            return None
+        found = Beside(pools=pools, replicas=replicas, depth=ranks, **common)
+    is_whole = family not in WHOLE_GROUPS or groups % ranks == 0
+    return found if is_whole and ranks * chunks <= question.model.num_layers else None
+
+
+def drawn_plan(draw: random.Random, question: ModelQuestion, candidate, profiles) -> Plan | None:
+    """Any cuts, recomputation by layer and pool, and shares of the batch."""
+    total, family = question.workload.global_batch, candidate.schedule
+    layers = profiles[candidate.pools[0]].structure.layers
+    num_stages = candidate.degrees.pipeline * candidate.virtual_stages
+    ends = (0, *sorted(draw.sample(range(1, len(layers)), num_stages - 1)), len(layers))
+    if family in LOOPED and not has_its_ends(layers, ends):
+        return None
+    if isinstance(candidate, Across):
+        (groups,) = every_group(candidate, total)
+    else:
+        unit = candidate.depth if family in WHOLE_GROUPS else 1
+        pools = [
+            g for g, n in zip(candidate.pools, candidate.replicas, strict=True) for _ in [0] * n
+        ]
+        inner = sorted(draw.sample(range(1, total // unit), len(pools) - 1))
+        shares = [unit * (b - a) for a, b in pairwise((0, *inner, total // unit))]
+        groups = [
+            tuple(
+                ReplicaGroup(count=1, tensor_parallel=1, pool=pool, share=share / total)
+                for pool, share in zip(pools, shares, strict=True)
+            )
+        ] * num_stages
+    again = draw.choice((0.0, 0.5, 1.0, draw.random()))
+    options = {
+        pool: tuple(
+            "full" if layer.name == "block" and draw.random() < again else "none"
+            for layer in layers
+        )
+        for pool in candidate.pools
+    }
+    stages = tuple(
+        Stage(
+            layers=tuple(layer.id for layer in layers[a:b]),
+            options=options[own[0].pool][a:b],
+            replicas=tuple(replace(group, options=options[group.pool][a:b]) for group in own),
+        )
+        for (a, b), own in zip(pairwise(ends), groups, strict=True)
+    )
+    return Plan(
+        stages=stages,
+        num_microbatches=total,
+        microbatch_size=1,
+        schedule=family,
+        parallelism=candidate.degrees,
+    )
+
+
+SEEDS = [pytest.param(seed, marks=() if seed < 4 else pytest.mark.slow) for seed in range(40)]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_no_drawn_plan_in_chunks_on_pools_is_below_its_bounds(family: str, seed: int) -> None:
+    draw = random.Random(f"{family} {seed}")
+    question, candidate = drawn_question(draw, family), None
+    while candidate is None:
+        candidate = drawn_candidate(draw, question)
+        question = question if candidate else drawn_question(draw, family)
+    shelf = MixedShelf.of(question)
+    split = best_mixed_split(shelf, candidate)
+    profiles = {pool: shelf.profile(pool, POINT) for pool in candidate.pools}
+    drawn = (drawn_plan(draw, question, candidate, profiles) for _ in range(PLANS))
+    least_s = math.inf
+    for plan in (*split.plans, *filter(None, drawn)):
+        try:
+            step = predict_mixed_step(
+                plan, profiles, question.cluster, overlap=question.settings.overlap
+            )
+        except InvalidInput:  # a rule of the family, at one of the pools' numbers of microbatches
+            continue
+        if fits(question, step):
+            least_s = min(least_s, step.step_time_s)
+    assert split.bound_s <= least_s * (1 + 1e-12)
+    assert coarse_bound_s(question, shelf, candidate) <= least_s * (1 + 1e-9)
