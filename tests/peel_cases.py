@@ -9,6 +9,7 @@ import numpy as np
 
 from trainwright._native import _core
 
+OF_UNLIKE = tuple(f"{of}_{way}_s" for of in ("outer", "inner") for way in ("forward", "input_grad"))
 BY_KIND = (
     "forward_s",
     "input_grad_s",
@@ -47,6 +48,7 @@ def problem(rng, *, size: int, num_ranks: int, num_kinds: int = 6, tight: float 
         "limit_s": math.inf,
         "weighs_ends": False,
         "kind_offset": np.zeros(0, np.int64),
+        **dict.fromkeys(OF_UNLIKE, np.zeros((0, 0))),
         "kind_of": kind_of,
         "forward_s": each(),
         "input_grad_s": np.zeros(num_kinds),
@@ -124,6 +126,7 @@ def chain_of_stages(
         "limit_s": math.inf,
         "weighs_ends": False,
         "kind_offset": np.zeros(0, np.int64),
+        **dict.fromkeys(OF_UNLIKE, np.zeros((0, 0))),
         "kind_of": kind_of,
         "forward_s": forward_s,
         "input_grad_s": input_grad_s,
@@ -193,6 +196,7 @@ def merged(x, num_ranks: int):
         | {
             "num_ranks": num_ranks,
             "kind_offset": np.zeros(0, np.int64),
+            **dict.fromkeys(OF_UNLIKE, np.zeros((0, 0))),
             "kind_of": kind_of,
             "level_offset": np.minimum(np.arange(count + 2), count),
             **dict.fromkeys(("transient_bytes", "beside_bytes", "front_bytes"), np.zeros(count)),

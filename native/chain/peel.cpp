@@ -490,7 +490,7 @@ class Peeler {
       if (m * least_s + idle_s > enough_s) return {};
     }
     if constexpr (Aim::kTimeAlone) {
-      const Lives lives = lives_of(r, a, b2, near, far);
+      const Lives lives = lives_of(r, a, a2, b2, b, near, far);
       const Points points = fastest(r, a, b2, near, far, lives, waits, idle_s, wanted);
       if (points.near < 0) return {};
       return {points.time_s, r, near, far, points};
@@ -510,7 +510,25 @@ class Peeler {
     double after_s = 0;        // beside them
   };
 
-  Lives lives_of(int64_t r, int64_t a, int64_t b2, int64_t near, int64_t far) const {
+  // Of unlike ranks: what lies before the near chunk of rank r, behind its far one and between both
+  // takes at least, wherever those ranks are.
+  struct Around {
+    double head = 0, behind_forward = 0, behind_input = 0, inner_forward = 0, inner_input = 0;
+  };
+
+  Around around(int64_t r, int64_t a, int64_t a2, int64_t b2, int64_t b) const {
+    const auto between = [&](std::span<const double> before_s, int64_t first, int64_t after) {
+      const size_t row = static_cast<size_t>(r * (size_ + 1));
+      return before_s[row + static_cast<size_t>(after)] -
+             before_s[row + static_cast<size_t>(first)];
+    };
+    return {between(x_.outer_forward_s, 0, a), between(x_.outer_forward_s, b, size_),
+            between(x_.outer_input_grad_s, b, size_), between(x_.inner_forward_s, a2, b2),
+            between(x_.inner_input_grad_s, a2, b2)};
+  }
+
+  Lives lives_of(int64_t r, int64_t a, int64_t a2, int64_t b2, int64_t b, int64_t near,
+                 int64_t far) const {
     const double m = static_cast<double>(x_.num_microbatches);
     const double across_s = reached_[p_ - 1];
     const double room = room_bytes(near, far);
@@ -519,9 +537,18 @@ class Peeler {
       return x_.forward_before_s[size_] - x_.forward_before_s[layer] +
              x_.input_grad_before_s[size_] - x_.input_grad_before_s[layer];
     };
-    return {m / room * (from(a) + 4 * across_s - 2 * reached_[r]),
-            m / room * (from(b2) + 2 * reached_[r]),
-            x_.forward_before_s[a] + reached_[r] + x_.kinds.tail_s[near] + x_.kinds.tail_s[far] +
+    double near_s = from(a), far_s = from(b2), head_s = x_.forward_before_s[a];
+    if (!x_.outer_forward_s.empty()) {
+      const Around s = around(r, a, a2, b2, b);
+      far_s =
+          x_.kinds.forward_s[far] + x_.kinds.input_grad_s[far] + s.behind_forward + s.behind_input;
+      near_s = x_.kinds.forward_s[near] + x_.kinds.input_grad_s[near] + s.inner_forward +
+               s.inner_input + far_s;
+      head_s = s.head;
+    }
+    return {m / room * (near_s + 4 * across_s - 2 * reached_[r]),
+            m / room * (far_s + 2 * reached_[r]),
+            head_s + reached_[r] + x_.kinds.tail_s[near] + x_.kinds.tail_s[far] +
                 x_.kinds.optimizer_s[near] + x_.kinds.optimizer_s[far]};
   }
 
@@ -654,6 +681,16 @@ class Peeler {
     w.through_s =
         x_.input_grad_before_s[b] - x_.input_grad_before_s[a2] + 2 * (across_s - reached_[r]);
     w.reached_end_s = x_.input_grad_before_s[a] + reached_[r] + left_[r][at(a, b)];
+    if (!x_.outer_forward_s.empty()) {
+      const Around s = around(r, a, a2, b2, b);
+      const double over_s = 2 * (across_s - reached_[r]);
+      w.head_s = s.head + reached_[r];
+      w.turn_s = s.behind_forward + s.behind_input + 2 * reached_[r];
+      w.far_head_s = w.head_s + x_.kinds.forward_s[near] + s.inner_forward + over_s;
+      w.first_back_s = w.far_head_s + x_.kinds.forward_s[far] + w.turn_s;
+      w.over_s = s.inner_forward + over_s;
+      w.through_s = s.inner_input + x_.kinds.input_grad_s[far] + over_s;
+    }
     w.slowest_far_s = x_.fronts.time_s[x_.fronts.point_offset[last_level(far)]];
     w.near_forward_s = x_.kinds.forward_s[near];
     w.forward_s = w.near_forward_s + x_.kinds.forward_s[far];
@@ -830,7 +867,7 @@ class Peeler {
   Aim aim_;
   int64_t p_, size_, most_ = 0;
   bool weighs_paths_ = false;
-  std::vector<double> reached_;  // transfers from rank 0 to each
+  std::vector<double> reached_;              // transfers from rank 0 to each
   std::vector<int64_t> offsets_, place_of_;  // of kinds by place, and the place of each rank
   // By place: stages by first layer and layer after the last, and lengths by first layer.
   std::vector<std::vector<char>> runs_;

@@ -69,7 +69,13 @@ struct PeelProblem {
   std::span<const int64_t> kind_offset;
   std::span<const double> forward_before_s;     // [L + 1] of all layers before one
   std::span<const double> input_grad_before_s;  // [L + 1]
-  std::span<const double> transfer_s;           // [p - 1] from each rank to the next
+  // Of unlike ranks [p, L + 1] each: what layers take at least on the ranks before each, which have
+  // all outside its own, and on those after it, which have all inside. Nothing where all are alike.
+  std::span<const double> outer_forward_s;
+  std::span<const double> outer_input_grad_s;
+  std::span<const double> inner_forward_s;
+  std::span<const double> inner_input_grad_s;
+  std::span<const double> transfer_s;  // [p - 1] from each rank to the next
   // What ranks but the first may take for a microbatch, ascending, and the most of it forwards;
   // where nothing is given, how they keep a far chunk waiting is left out.
   std::span<const double> rank_time_s;

@@ -16,12 +16,11 @@ from hypothesis import strategies as st
 from family_cases import case, every_cut, rows_of_split, step_of
 from random_cases import cases
 from trainwright._native import _core
-from trainwright.planning.bounds.loop import least_step_s, rank_ends
+from trainwright.planning.bounds.loop import Count, least_step_s, rank_ends
 from trainwright.planning.question.layouts import LOOPED
 from trainwright.planning.splits.chain import Split
 from trainwright.planning.splits.cuts import every_lengths, finish_loop
 from trainwright.planning.splits.loop import (
-    Count,
     Loop,
     bound_dealt_loops,
     bound_whole_loops,

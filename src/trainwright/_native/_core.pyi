@@ -391,6 +391,10 @@ class PeelProblem:
         kind_offset: NDArray[np.int64],
         forward_before_s: NDArray[np.float64],
         input_grad_before_s: NDArray[np.float64],
+        outer_forward_s: NDArray[np.float64],
+        outer_input_grad_s: NDArray[np.float64],
+        inner_forward_s: NDArray[np.float64],
+        inner_input_grad_s: NDArray[np.float64],
         transfer_s: NDArray[np.float64],
         rank_time_s: NDArray[np.float64],
         rank_forward_s: NDArray[np.float64],
@@ -414,6 +418,10 @@ class PeelProblem:
         kind_offset: NDArray[np.int64] = ...,
         forward_before_s: NDArray[np.float64] = ...,
         input_grad_before_s: NDArray[np.float64] = ...,
+        outer_forward_s: NDArray[np.float64] = ...,
+        outer_input_grad_s: NDArray[np.float64] = ...,
+        inner_forward_s: NDArray[np.float64] = ...,
+        inner_input_grad_s: NDArray[np.float64] = ...,
         transfer_s: NDArray[np.float64] = ...,
         rank_time_s: NDArray[np.float64] = ...,
         rank_forward_s: NDArray[np.float64] = ...,
@@ -446,6 +454,14 @@ class PeelProblem:
     def forward_before_s(self) -> NDArray[np.float64]: ...
     @property
     def input_grad_before_s(self) -> NDArray[np.float64]: ...
+    @property
+    def outer_forward_s(self) -> NDArray[np.float64]: ...
+    @property
+    def outer_input_grad_s(self) -> NDArray[np.float64]: ...
+    @property
+    def inner_forward_s(self) -> NDArray[np.float64]: ...
+    @property
+    def inner_input_grad_s(self) -> NDArray[np.float64]: ...
     @property
     def transfer_s(self) -> NDArray[np.float64]: ...
     @property

@@ -10,12 +10,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, reduce
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
 from trainwright._native import _core
 from trainwright.cluster import Accelerator
+from trainwright.execution.best_first import BestFirst
 from trainwright.planning.bounds.layers import Blocks
 from trainwright.planning.bounds.stages import (
     LayerTimes,
@@ -677,3 +678,164 @@ def unlike_times_s(
         stages_s = forward_s, backward_s
         times_s[key] = rank_times_s(chain, ends, instants, running, stages_s=stages_s)
     return [times_s[id(own)][rank] for rank, own in enumerate(chains)]
+
+
+# Blocks that ranks and stages hold whole, by a linear program over all paths of an order
+# ---------------------------------------------------------------------------------------
+# Ranks and stages hold whole blocks. Where the least has a rank hold a part, or a stage if all
+# ranks are whole, either it holds no more than the whole number below or no less than the one
+# above: two programs more, and the least of both counts (branch and bound, the least first).
+
+NEAR: Final = 1e-4  # of the step: how much longer the longest path may be than its bound
+_NEARER: Final = 1e-11  # where all blocks are whole, which may be the best split
+WHOLE: Final = 0.02  # blocks: parts that are smaller may be rounding
+# Programs of one candidate of few rows (stages times ways). One takes time as their cube, so that
+# larger ones are fewer: 0.2 s for a candidate of 132 (Llama 3 70B on 64 devices).
+_MOST_PROGRAMS: Final = 32
+_LEAST_PROGRAMS: Final = 4
+_FEW_ROWS: Final = 64
+
+
+class PathsStep(NamedTuple):
+    """The bound of all paths on a pipeline, and blocks of stages, in parts, that may reach it."""
+
+    step_s: float
+    blocks: Floats | None = None
+    found: _core.LeastOfOrder | None = None
+    is_near: bool = False
+
+
+class Count(NamedTuple):
+    """At most or at least so many blocks of rank `place`, or beyond p of stage `place` - p."""
+
+    place: int
+    blocks: int
+    is_most: bool
+
+
+Counts: TypeAlias = tuple[Count, ...]
+
+
+def _halves(counts: Counts, blocks: Floats, num_ranks: int) -> tuple[Counts, Counts] | None:
+    """Without the part that some rank or stage has; None where all blocks are whole."""
+    of_rank = blocks.reshape(-1, num_ranks).sum(axis=0)
+    for held, begin in ((of_rank, 0), (blocks, num_ranks)):
+        part = np.abs(held - np.round(held))
+        largest = int(part.argmax())
+        if part[largest] >= WHOLE:
+            below, place = int(held[largest]), begin + largest
+            return (
+                (*counts, Count(place, below, True)),
+                (*counts, Count(place, below + 1, False)),
+            )
+    return None
+
+
+def least_of_program(
+    program: PathsProgram, first: Counts, *, limit_s: float, effort: float
+) -> PathsStep:
+    """Branch and bound below the first counts, the least first."""
+    p, number = program.num_ranks, 0
+    found = program.solved(first)
+    waiting: BestFirst[tuple[PathsStep, Counts]] = BestFirst()
+    waiting.add(found.step_s, (found, first))
+    share = min(1.0, (_FEW_ROWS / program.held.shape[1]) ** 3)
+    most_programs = int(effort * max(_LEAST_PROGRAMS, share * _MOST_PROGRAMS))
+    while waiting.least < limit_s and number < most_programs:
+        step_s, (found, counts) = waiting.least, waiting.first
+        halves = None if found.blocks is None else _halves(counts, found.blocks, p)
+        if halves is None and not found.is_near:
+            own = program.solved(counts, found.found, near=_NEARER)
+            waiting.sharpen_first(max(step_s, own.step_s), (own, counts))
+            continue
+        if halves is None:
+            break
+        waiting.take()
+        for half in halves:
+            number += 1
+            own = program.solved(half, found.found)
+            least_s = max(step_s, own.step_s)
+            waiting.add(least_s, (own._replace(step_s=least_s), half))
+    return waiting.first[0]
+
+
+class PathsProgram(NamedTuple):
+    """The linear program of a loop."""
+
+    splits: _core.OrderSplits
+    orders: _core.Orders
+    held: Floats
+    room: Floats
+    num_ranks: int
+    num_blocks: int
+
+    def solved(
+        self,
+        counts: Counts = (),
+        start: _core.LeastOfOrder | None = None,
+        *,
+        near: float = NEAR,
+    ) -> PathsStep:
+        """The least step of blocks that are dealt so; a `start` had the first of these counts."""
+        splits, p, size = self.splits.replace(near=near), self.num_ranks, self.held.shape[1]
+        ways = splits.num_ways
+        if counts:
+            # Rows of memory and rows of counts look alike; counts are shares of all blocks.
+            stages = np.repeat(np.arange(size // ways), ways)
+            place = np.array([each.place for each in counts])[:, np.newaxis]
+            own = np.where(place < p, stages % p == place, stages == place - p) / self.num_blocks
+            sign = np.array([1.0 if each.is_most else -1.0 for each in counts])
+            most = sign * [each.blocks for each in counts]
+            splits = splits.replace(
+                block_held=np.concatenate((self.held, sign[:, np.newaxis] * own)),
+                room=np.concatenate((self.room, (most + LOOP_HAIR) / self.num_blocks)),
+            )
+        found = _core.least_of_order(splits, self.orders, start)
+        blocks = found.blocks.reshape(-1, ways).sum(axis=1) if len(found.blocks) else None
+        return PathsStep(found.step_s, blocks, found, near < NEAR)
+
+    @classmethod
+    def joined(cls, programs: Sequence[PathsProgram], instants: Sequence[int]) -> PathsProgram:
+        """Of unlike ranks, each as in the program where all are as itself, [p].
+
+        So many `instants` [p] limit each, none where no memory does.
+        """
+        p, num_stages = len(programs), len(programs[0].splits.least)
+        ways = max(own.splits.num_ways for own in programs)
+
+        def wide(own: PathsProgram, table: Floats) -> Floats:
+            """A table of blocks, [..., S, K], with their leanest way again where one has fewer."""
+            spare = [(0, 0)] * (table.ndim - 1) + [(0, ways - own.splits.num_ways)]
+            return np.pad(table, spare, mode="edge")
+
+        def by_stage(name: str) -> Floats:
+            tables = {id(own): getattr(own.splits, name) for own in programs}
+            if name.startswith("block_"):
+                tables = {id(own): wide(own, tables[id(own)]) for own in programs}
+            rows = [tables[id(programs[stage % p])][stage] for stage in range(num_stages)]
+            return np.ascontiguousarray(np.stack(rows))
+
+        ends = np.cumsum([0, *instants])
+        spans = [slice(*ends[rank : rank + 2]) for rank in range(p)]
+        size = num_stages * ways
+        held = [
+            wide(own, own.held[span].reshape(-1, num_stages * own.splits.num_ways)).reshape(
+                -1, size
+            )
+            for own, span in zip(programs, spans, strict=True)
+        ]
+        room = [own.room[span] for own, span in zip(programs, spans, strict=True)]
+        first = programs[0]
+        limits = np.concatenate(held), np.concatenate(room)
+        splits = first.splits.replace(
+            num_ways=ways,
+            forward_s=by_stage("forward_s"),
+            backward_s=by_stage("backward_s"),
+            block_forward_s=by_stage("block_forward_s"),
+            block_backward_s=by_stage("block_backward_s"),
+            after_s=np.array([own.splits.after_s[rank] for rank, own in enumerate(programs)]),
+            block_after_s=by_stage("block_after_s"),
+            block_held=limits[0],
+            room=limits[1],
+        )
+        return cls(splits, first.orders, *limits, p, first.num_blocks)

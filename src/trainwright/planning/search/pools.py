@@ -51,7 +51,7 @@ from trainwright.planning.search.frontier import least_of_any_order_s
 from trainwright.planning.search.plans import both_copy, host_bytes_of, splits_itself
 from trainwright.planning.search.prefetch import Shelves
 from trainwright.planning.search.search import ModelOutcome, Outcome
-from trainwright.planning.splits.pools import MixedSplit, best_mixed_split
+from trainwright.planning.splits.pools import MixedSplit, best_mixed_split, bound_in_chunks_s
 from trainwright.planning.splits.types import Priced
 from trainwright.plans import Plan
 from trainwright.plans.capability import capability_of
@@ -394,7 +394,15 @@ class _Split:
     split: MixedSplit
 
 
-_Node: TypeAlias = _AtPoint | BoundedLayouts | _Split
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bounded:
+    """A candidate of several chunks per rank, bounded before a split of it is looked for."""
+
+    shape: Shape
+    candidate: MixedCandidate
+
+
+_Node: TypeAlias = _AtPoint | BoundedLayouts | _Bounded | _Split
 
 
 @dataclass(slots=True)
@@ -505,7 +513,7 @@ class MixedSearch:
                         left += node.count
                     case BoundedLayouts():
                         left += node.count_below(self.best_s)
-                    case _Split():
+                    case _Bounded() | _Split():
                         left += 1
         return left
 
@@ -519,6 +527,8 @@ class MixedSearch:
                     self.waiting.add(float(found.bounds_s[0]), found)
             case BoundedLayouts():
                 self._sharpen(bound_s, node, limit_s=limit_s, hurry=hurry)
+            case _Bounded():
+                self._find(bound_s, node.shape, node.candidate, limit_s=limit_s, hurry=hurry)
             case _Split():
                 self._price(bound_s, node)
 
@@ -530,11 +540,29 @@ class MixedSearch:
         if node.done < node.grid.size:
             self.waiting.add(float(node.bounds_s[node.done]), node)
         self.searched += 1
+        if candidate.schedule in CHAIN:
+            self._find(bound_s, node.shape, candidate, limit_s=limit_s, hurry=hurry)
+            return
+        own_s = bound_in_chunks_s(self.shelf, candidate, limit_s=limit_s)
+        if own_s < limit_s:
+            bounded = _Bounded(shape=node.shape, candidate=candidate)
+            self.waiting.add(max(bound_s, own_s), bounded)
+
+    def _find(
+        self,
+        bound_s: float,
+        shape: Shape,
+        candidate: MixedCandidate,
+        *,
+        limit_s: float,
+        hurry: float,
+    ) -> None:
+        """The best split of a candidate, or a good one."""
         split = best_mixed_split(self.shelf, candidate, limit_s=limit_s)
         if not split.bound_s < limit_s:
             return
         sharper = replace(split, bound_s=max(bound_s, split.bound_s))
-        found = _Split(shape=node.shape, candidate=candidate, split=sharper)
+        found = _Split(shape=shape, candidate=candidate, split=sharper)
         if sharper.bound_s < hurry * self.best_s:
             self._price(sharper.bound_s, found)
         else:

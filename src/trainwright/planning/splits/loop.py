@@ -15,24 +15,30 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import cycle, permutations
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import numpy as np
 
 from trainwright._native import _core
 from trainwright.cluster import Cluster
-from trainwright.execution.best_first import BestFirst
 from trainwright.planning.bounds.layers import Blocks
 from trainwright.planning.bounds.loop import (
     LOOP_HAIR,
+    NEAR,
+    WHOLE,
+    Count,
+    Counts,
     Exchanged,
     LoopChain,
     LoopMemory,
     LoopStep,
+    PathsProgram,
+    PathsStep,
     RankSharing,
     dealt_evenly,
     held_within,
     kinds_by_blocks,
+    least_of_program,
     least_of_times_s,
     least_step_s,
     most_within,
@@ -108,55 +114,6 @@ class _Line(NamedTuple):
         return cls(float((values - slope * counts).min()), slope)
 
 
-# Ranks and stages hold whole blocks. Where the least has a rank hold a part, or a stage if all
-# ranks are whole, either it holds no more than the whole number below or no less than the one
-# above: two programs more, and the least of both counts (branch and bound, the least first).
-
-_NEAR: Final = 1e-4  # of the step: how much longer the longest path may be than its bound
-_NEARER: Final = 1e-11  # where all blocks are whole, which may be the best split
-_WHOLE: Final = 0.02  # blocks: parts that are smaller may be rounding
-# Programs of one candidate of few rows (stages times ways). One takes time as their cube, so that
-# larger ones are fewer: 0.2 s for a candidate of 132 (Llama 3 70B on 64 devices).
-_MOST_PROGRAMS: Final = 32
-_LEAST_PROGRAMS: Final = 4
-_FEW_ROWS: Final = 64
-
-
-class PathsStep(NamedTuple):
-    """The bound of all paths on a pipeline, and blocks of stages, in parts, that may reach it."""
-
-    step_s: float
-    blocks: Floats | None = None
-    found: _core.LeastOfOrder | None = None
-    is_near: bool = False
-
-
-class Count(NamedTuple):
-    """At most or at least so many blocks of rank `place`, or beyond p of stage `place` - p."""
-
-    place: int
-    blocks: int
-    is_most: bool
-
-
-Counts: TypeAlias = tuple[Count, ...]
-
-
-def _halves(counts: Counts, blocks: Floats, num_ranks: int) -> tuple[Counts, Counts] | None:
-    """Without the part that some rank or stage has; None where all blocks are whole."""
-    of_rank = blocks.reshape(-1, num_ranks).sum(axis=0)
-    for held, begin in ((of_rank, 0), (blocks, num_ranks)):
-        part = np.abs(held - np.round(held))
-        largest = int(part.argmax())
-        if part[largest] >= _WHOLE:
-            below, place = int(held[largest]), begin + largest
-            return (
-                (*counts, Count(place, below, True)),
-                (*counts, Count(place, below + 1, False)),
-            )
-    return None
-
-
 def least_of_dealt(loop: Loop, *, limit_s: float, effort: float = 1.0) -> PathsStep:
     """No split of any lengths has a shorter pipeline; no more is tried than to prove the limit.
 
@@ -170,76 +127,12 @@ def least_of_dealt(loop: Loop, *, limit_s: float, effort: float = 1.0) -> PathsS
     if roomy is None:
         return PathsStep(0.0)
     if program is None:
-        return _least_of_whole(roomy, first, limit_s=limit_s, effort=effort)
+        return least_of_program(roomy, first, limit_s=limit_s, effort=effort)
     found = roomy.solved(first)  # much quicker, and often enough
     if found.step_s >= limit_s:
         return found
-    whole = _least_of_whole(program, first, limit_s=limit_s, effort=effort)
+    whole = least_of_program(program, first, limit_s=limit_s, effort=effort)
     return whole._replace(step_s=max(found.step_s, whole.step_s))
-
-
-def _least_of_whole(
-    program: PathsProgram, first: Counts, *, limit_s: float, effort: float
-) -> PathsStep:
-    """Branch and bound below the first counts, the least first."""
-    p, number = program.num_ranks, 0
-    found = program.solved(first)
-    waiting: BestFirst[tuple[PathsStep, Counts]] = BestFirst()
-    waiting.add(found.step_s, (found, first))
-    share = min(1.0, (_FEW_ROWS / program.held.shape[1]) ** 3)
-    most_programs = int(effort * max(_LEAST_PROGRAMS, share * _MOST_PROGRAMS))
-    while waiting.least < limit_s and number < most_programs:
-        step_s, (found, counts) = waiting.least, waiting.first
-        halves = None if found.blocks is None else _halves(counts, found.blocks, p)
-        if halves is None and not found.is_near:
-            own = program.solved(counts, found.found, near=_NEARER)
-            waiting.sharpen_first(max(step_s, own.step_s), (own, counts))
-            continue
-        if halves is None:
-            break
-        waiting.take()
-        for half in halves:
-            number += 1
-            own = program.solved(half, found.found)
-            least_s = max(step_s, own.step_s)
-            waiting.add(least_s, (own._replace(step_s=least_s), half))
-    return waiting.first[0]
-
-
-class PathsProgram(NamedTuple):
-    """The linear program of a loop."""
-
-    splits: _core.OrderSplits
-    orders: _core.Orders
-    held: Floats
-    room: Floats
-    num_ranks: int
-    num_blocks: int
-
-    def solved(
-        self,
-        counts: Counts = (),
-        start: _core.LeastOfOrder | None = None,
-        *,
-        near: float = _NEAR,
-    ) -> PathsStep:
-        """The least step of blocks that are dealt so; a `start` had the first of these counts."""
-        splits, p, size = self.splits.replace(near=near), self.num_ranks, self.held.shape[1]
-        ways = splits.num_ways
-        if counts:
-            # Rows of memory and rows of counts look alike; counts are shares of all blocks.
-            stages = np.repeat(np.arange(size // ways), ways)
-            place = np.array([each.place for each in counts])[:, np.newaxis]
-            own = np.where(place < p, stages % p == place, stages == place - p) / self.num_blocks
-            sign = np.array([1.0 if each.is_most else -1.0 for each in counts])
-            most = sign * [each.blocks for each in counts]
-            splits = splits.replace(
-                block_held=np.concatenate((self.held, sign[:, np.newaxis] * own)),
-                room=np.concatenate((self.room, (most + LOOP_HAIR) / self.num_blocks)),
-            )
-        found = _core.least_of_order(splits, self.orders, start)
-        blocks = found.blocks.reshape(-1, ways).sum(axis=1) if len(found.blocks) else None
-        return PathsStep(found.step_s, blocks, found, near < _NEAR)
 
 
 def least_of_whole(loop: Loop, *, limit_s: float, effort: float = 1.0) -> PathsStep:
@@ -314,6 +207,15 @@ def _never_falling(times_s: Floats) -> Floats:
 
 def program_of(loop: Loop, *, limit_s: float, in_room: bool = True) -> PathsProgram | None:
     """None where the order is too long. If not in the room of devices, all blocks run fastest."""
+    if loop.of_rank:
+        loops = {id(own): own for own in loop.of_rank}
+        made = {
+            key: program_of(own, limit_s=limit_s, in_room=in_room) for key, own in loops.items()
+        }
+        programs = [each for own in loop.of_rank if (each := made[id(own)]) is not None]
+        instants = [len(rows) if in_room else 0 for rows in loop.memory.held]
+        is_whole = len(programs) == len(loop.of_rank)
+        return PathsProgram.joined(programs, instants) if is_whole else None
     shape, p, v = loop.shape, loop.shape.num_ranks, loop.shape.virtual_stages
     chain = loop.chain(0)
     blocks, size = chain.blocks, p * v
@@ -346,7 +248,7 @@ def program_of(loop: Loop, *, limit_s: float, in_room: bool = True) -> PathsProg
         num_ways=ways,
         num_blocks=blocks.count,
         limit_s=limit_s,
-        near=_NEAR,
+        near=NEAR,
         least=chain.least,
         forward_s=forward_s,
         backward_s=backward_s,
@@ -563,7 +465,8 @@ class Loop:
         held, _, running = (
             np.split(each, rows.starts[1:]) for each in np.split(rows.rows, 3, axis=1)
         )
-        of_rank = tuple(own.in_room() for own in self.of_rank)
+        made = {id(own): own.in_room() for own in self.of_rank}
+        of_rank = tuple(made[id(own)] for own in self.of_rank)
         memory = replace(self.memory, held=held, running=running)
         return replace(self, memory=memory, of_rank=of_rank)
 
@@ -601,12 +504,8 @@ class Loop:
         """On the pipeline, and the blocks of each rank that may reach it, none beyond the limit."""
         most = self.most_blocks(limit_s)
         if self.of_rank:
-            made = {id(own): replace(own, of_rank=()).chain(most) for own in self.of_rank}
-            chains = [made[id(own)] for own in self.of_rank]
-            kinds, memory = [own.kinds for own in self.of_rank], self.memory
-            ends = rank_ends(self.shape)
-            times_s = unlike_times_s(chains, kinds, ends, memory.held, memory.running)
-            return least_of_times_s(times_s, chains[0].fewest, chains[0].blocks.count)
+            times_s, chain = self._times_of_unlike(most)
+            return least_of_times_s(times_s, chain.fewest, chain.blocks.count)
         return least_step_s(
             self.chain(most) if alone is None else self.exchanging(alone, most),
             rank_ends(self.shape),
@@ -614,10 +513,21 @@ class Loop:
             self.memory.running,
         )
 
+    def _times_of_unlike(self, most: int) -> tuple[list[Floats], LoopChain]:
+        """`rank_times_s`, and the chain of the first rank."""
+        made = {id(own): own.chain(most) for own in self.of_rank}
+        chains, memory = [made[id(own)] for own in self.of_rank], self.memory
+        kinds, ends = [own.kinds for own in self.of_rank], rank_ends(self.shape)
+        return unlike_times_s(chains, kinds, ends, memory.held, memory.running), chains[0]
+
     def most_of_ranks(self, limit_s: float) -> Counts | None:
         """Blocks that each rank can hold within a step; None where all of them cannot hold all."""
-        chain = self.chain(self.most_blocks(limit_s))
-        times_s = rank_times_s(chain, rank_ends(self.shape), self.memory.held, self.memory.running)
+        blocks, memory = self.most_blocks(limit_s), self.memory
+        if self.of_rank:
+            times_s, chain = self._times_of_unlike(blocks)
+        else:
+            chain = self.chain(blocks)
+            times_s = rank_times_s(chain, rank_ends(self.shape), memory.held, memory.running)
         most = [most_within(*own, limit_s) for own in zip(times_s, chain.fewest, strict=True)]
         if min(most) < 0 or sum(most) < chain.blocks.count:
             return None
@@ -627,7 +537,7 @@ class Loop:
         """Blocks that a rank can run within a step."""
         if self.of_rank:
             loops = {id(own): own for own in self.of_rank}.values()
-            return max(replace(own, of_rank=()).most_blocks(limit_s) for own in loops)
+            return max(own.most_blocks(limit_s) for own in loops)
         times = LayerTimes.of(self.kinds).total_s[self._blocks()]
         least_s = self.shape.num_microbatches * float(times.min())
         most = self.lengths.num_blocks
@@ -861,7 +771,7 @@ class Loop:
 
         Where a step is far beyond the limit, no moves are tried.
         """
-        lengths = np.floor(blocks + _WHOLE).astype(np.int64)
+        lengths = np.floor(blocks + WHOLE).astype(np.int64)
         missing = self.lengths.num_blocks - int(lengths.sum())
         if not 0 <= missing <= len(lengths):
             return None

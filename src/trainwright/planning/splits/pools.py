@@ -33,6 +33,7 @@ from trainwright.planning.question.layouts import (
     CHAIN,
     CUTS_HEAD,
     IN_GROUPS,
+    LOOPED,
     ON_HOST,
     WHOLE_GROUPS,
 )
@@ -46,6 +47,7 @@ from trainwright.planning.splits.chain import (
     fastest_ways,
     sites_beside_heads,
 )
+from trainwright.planning.splits.loop import bound_dealt_loops
 from trainwright.planning.splits.types import (
     SplitQuestion,
     best_family_split,
@@ -82,29 +84,37 @@ def best_mixed_split(
     return _beside(shelf, candidate, limit_s)
 
 
+def bound_in_chunks_s(
+    shelf: MixedShelf, candidate: MixedCandidate, *, limit_s: float = math.inf
+) -> float:
+    """What `best_mixed_split` says of several chunks per rank, or less, at a tenth of the work."""
+    if isinstance(candidate, Across):
+        return bound_every_split(_asked_across(shelf, candidate), limit_s=limit_s).bound_s
+    pools = _pools(shelf, candidate, limit_s)
+    return _bound_beside_s(shelf, candidate, pools, _deal(shelf, candidate, pools), limit_s)
+
+
 def _across(shelf: MixedShelf, candidate: Across, limit_s: float) -> MixedSplit:
-    degrees, pools = candidate.degrees, candidate.pool_of_rank
-    site_of = {
-        pool: Site(
-            kinds=shelf.kinds(pool, candidate.point, Part.of(candidate)),
-            cluster=shelf.room(pool, candidate),
-            replicas=mixed_replicas(shelf.cluster, degrees, {pool: candidate.data}),
-        )
-        for pool in candidate.pools
-    }
-    levels = list(_levels_across(shelf, candidate))
-    m = Part.of(candidate).slices * (_microbatches(shelf, candidate) // candidate.data)
+    pools, sites = candidate.pool_of_rank, _sites_across(shelf, candidate)
     profile = shelf.part(pools[0], candidate.point, Part.of(candidate))
-    sites, plans, bound_s = [site_of[pool] for pool in pools], list[Plan](), math.inf
+    plans, bound_s = list[Plan](), math.inf
     if candidate.schedule not in CHAIN:
-        wrapped = levels[0] if len(pools) == 2 else shelf.cluster.joint
-        question = _asked(candidate, sites, (*levels, wrapped), m)
-        bound_s = bound_every_split(question, limit_s=limit_s).bound_s
+        question = _asked_across(shelf, candidate)
+        bound_s, offered = bound_every_split(question, limit_s=limit_s).bound_s, list[Split]()
+        if bound_s < limit_s and candidate.schedule in LOOPED:
+            offered.append(bound_dealt_loops(question, limit_s=limit_s))
+            bound_s = max(bound_s, offered[0].bound_s)
         if bound_s < limit_s:
-            offered = _cuts(best_family_split(question, limit_s=limit_s))
-            plans += (_plan_across(shelf, candidate, profile, *each) for each in offered)
+            offered.append(best_family_split(question, limit_s=limit_s))
+            cuts = dict.fromkeys(each for split in offered for each in _cuts(split))
+            plans += (_plan_across(shelf, candidate, profile, *each) for each in cuts)
         return MixedSplit(bound_s=bound_s, plans=tuple(plans))
-    shape = PipelineShape(family=candidate.schedule, num_ranks=len(pools), num_microbatches=m)
+    levels = list(_levels_across(shelf, candidate))
+    shape = PipelineShape(
+        family=candidate.schedule,
+        num_ranks=len(pools),
+        num_microbatches=_passing_across(shelf, candidate),
+    )
     for asked in _with_tied(shelf, candidate, profile, sites):
         apart = _Apart.of(shelf, candidate, pools, asked)
         transfers = _transfers_s(profile, levels)
@@ -112,6 +122,30 @@ def _across(shelf: MixedShelf, candidate: Across, limit_s: float) -> MixedSplit:
         bound_s = min(bound_s, split.bound_s)
         plans += (_plan_across(shelf, candidate, profile, *each) for each in _cuts(split))
     return MixedSplit(bound_s=bound_s, plans=tuple(plans))
+
+
+def _sites_across(shelf: MixedShelf, candidate: Across) -> list[Site]:
+    """Where each rank runs; those of a pool are one site."""
+    site_of = {
+        pool: Site(
+            kinds=shelf.kinds(pool, candidate.point, Part.of(candidate)),
+            cluster=shelf.room(pool, candidate),
+            replicas=mixed_replicas(shelf.cluster, candidate.degrees, {pool: candidate.data}),
+        )
+        for pool in candidate.pools
+    }
+    return [site_of[pool] for pool in candidate.pool_of_rank]
+
+
+def _passing_across(shelf: MixedShelf, candidate: Across) -> int:
+    """What passes a pipeline: microbatches of a replica, or their slices."""
+    return Part.of(candidate).slices * (_microbatches(shelf, candidate) // candidate.data)
+
+
+def _asked_across(shelf: MixedShelf, candidate: Across) -> SplitQuestion:
+    levels, sites = list(_levels_across(shelf, candidate)), _sites_across(shelf, candidate)
+    around = levels[0] if len(sites) == 2 else shelf.cluster.joint
+    return _asked(candidate, sites, (*levels, around), _passing_across(shelf, candidate))
 
 
 def _cuts(split: Split) -> Iterator[CutsAndRows]:
@@ -348,24 +382,9 @@ class _Pool:
 
 
 def _beside(shelf: MixedShelf, candidate: Beside, limit_s: float) -> MixedSplit:
-    total = _microbatches(shelf, candidate)
-    pools = {
-        pool: _pool(shelf, candidate, pool, count, limit_s)
-        for pool, count in zip(candidate.pools, candidate.replicas, strict=True)
-    }
-    in_chunks, alike = candidate.schedule not in CHAIN, runs_alike(shelf.question.allowed)
-    if alike:
-        dealt = dict.fromkeys(pools, total // candidate.degrees.data)
-    elif in_chunks:
-        dealt = _dealt_in_groups(pools, total, unit=_unit(candidate))
-    else:
-        dealt = _dealt(pools, total)
-    if in_chunks:
-        bound_s = max(pools[pool].bound_of_chunks_s(m) for pool, m in dealt.items())
-        more = () if alike else [(g, m + _unit(candidate)) for g, m in dealt.items()]
-        bound_s = min(bound_s, *(pools[pool].bound_of_chunks_s(m) for pool, m in more), limit_s)
-    else:
-        bound_s = max(pools[pool].split(m).bound_s for pool, m in dealt.items())
+    pools = _pools(shelf, candidate, limit_s)
+    dealt = _deal(shelf, candidate, pools)
+    bound_s = _bound_beside_s(shelf, candidate, pools, dealt, limit_s)
     if not bound_s < limit_s:
         return MixedSplit(bound_s=bound_s)
     splits = [pools[pool].split(m) for pool, m in dealt.items()]
@@ -374,6 +393,39 @@ def _beside(shelf: MixedShelf, candidate: Beside, limit_s: float) -> MixedSplit:
         plan for cuts in offered if cuts for plan in _cut(shelf, candidate, pools, dealt, cuts)
     )
     return MixedSplit(bound_s=bound_s, plans=tuple(plans))
+
+
+def _pools(shelf: MixedShelf, candidate: Beside, limit_s: float) -> dict[int, _Pool]:
+    counts = zip(candidate.pools, candidate.replicas, strict=True)
+    return {pool: _pool(shelf, candidate, pool, count, limit_s) for pool, count in counts}
+
+
+def _deal(shelf: MixedShelf, candidate: Beside, pools: Mapping[int, _Pool]) -> dict[int, int]:
+    """Microbatches of each pipeline by pool."""
+    total = _microbatches(shelf, candidate)
+    if runs_alike(shelf.question.allowed):
+        return dict.fromkeys(pools, total // candidate.degrees.data)
+    if candidate.schedule in CHAIN:
+        return _dealt(pools, total)
+    return _dealt_in_groups(pools, total, unit=_unit(candidate))
+
+
+def _bound_beside_s(
+    shelf: MixedShelf,
+    candidate: Beside,
+    pools: Mapping[int, _Pool],
+    dealt: Mapping[int, int],
+    limit_s: float,
+) -> float:
+    """No split ends before, however microbatches are dealt."""
+    if candidate.schedule in CHAIN:
+        return max(pools[pool].split(m).bound_s for pool, m in dealt.items())
+    bound_s = max(pools[pool].bound_of_chunks_s(m) for pool, m in dealt.items())
+    if runs_alike(shelf.question.allowed):
+        return bound_s
+    unit = _unit(candidate)
+    more_s = (pools[pool].bound_of_chunks_s(m + unit) for pool, m in dealt.items())
+    return min(bound_s, *more_s, limit_s)
 
 
 def _pool(shelf: MixedShelf, candidate: Beside, pool: int, count: int, limit_s: float) -> _Pool:

@@ -63,6 +63,7 @@ class VProblem:
     fronts: PackedFronts
     tail_s: Floats
     times: LayerTimes
+    around: _Around
     num_ranks: int
     family: str
     num_microbatches: int
@@ -144,9 +145,11 @@ class VProblem:
         if len(places) == 1:
             (place,), times = made, LayerTimes.of(kinds)
             ranks, floor_s = _Ranks.of(kinds, limit_s / m), m * float(busiest_work_s(kinds)[p])
+            around = _Around(*[np.zeros((0, 0))] * 4)
         else:
             place, times = _Place.joined(made), LayerTimes.fastest([s.kinds for s in places])
             ranks = _Ranks(np.zeros(0), np.zeros(0))  # how long far chunks wait is left out
+            around = _Around.of([site.kinds for site in sites])
             floor_s = m * least_work_s([site.kinds for site in sites])
             size = len(kinds.counts) + 1
             offset = np.array([size * numbers.index(id(site)) for site in sites])
@@ -157,6 +160,7 @@ class VProblem:
             fronts=place.fronts,
             tail_s=place.tail_s,
             times=times,
+            around=around,
             num_ranks=p,
             family=family,
             num_microbatches=m,
@@ -228,6 +232,10 @@ class VProblem:
             kind_offset=self.kind_offset,
             forward_before_s=self.times.forward_before_s,
             input_grad_before_s=self.times.input_grad_before_s,
+            outer_forward_s=self.around.outer_forward_s,
+            outer_input_grad_s=self.around.outer_input_grad_s,
+            inner_forward_s=self.around.inner_forward_s,
+            inner_input_grad_s=self.around.inner_input_grad_s,
             transfer_s=self.transfer_s,
             rank_time_s=self.ranks.time_s,
             rank_forward_s=self.ranks.forward_s,
@@ -285,6 +293,31 @@ class _Place(NamedTuple):
         fronts = PackedFronts.joined([own.fronts for own in places])
         tail_s = np.concatenate([own.tail_s for own in places])
         return cls(fronts, tail_s, _core.PeelKinds(**by_kind))
+
+
+class _Around(NamedTuple):
+    """Seconds of all layers before one, [p, L + 1]: on the ranks outside each, and inside it."""
+
+    outer_forward_s: Floats
+    outer_input_grad_s: Floats
+    inner_forward_s: Floats
+    inner_input_grad_s: Floats
+
+    @classmethod
+    def of(cls, kinds_of_rank: Sequence[StageKinds]) -> _Around:
+        """Of unlike ranks; where there are none outside or inside, no layer lies there."""
+        p = len(kinds_of_rank)
+        parts = [
+            (kinds_of_rank[: r or 1], kinds_of_rank[r + 1 :] or kinds_of_rank) for r in range(p)
+        ]
+        outer, inner = (list(map(LayerTimes.fastest, side)) for side in zip(*parts, strict=True))
+        return cls(
+            *(
+                np.stack([getattr(times, f"{way}_before_s") for times in side])
+                for side in (outer, inner)
+                for way in ("forward", "input_grad")
+            )
+        )
 
 
 class _Ranks(NamedTuple):
