@@ -283,11 +283,7 @@ def _request(question: PlacementQuestion, budget: Budget) -> FlatRequest:
 # ---------------------------------------------------------------------------------------------
 
 _COLUMNS: Final = (
-    view.column("stage"),
-    view.words("layers"),
-    view.column("data", "data_parallel", "d"),
-    view.column("tensor", "tensor_parallel", "t"),
-    view.column("recomputed", "num_recomputed", "recomp"),
+    *view.STAGE_COLUMNS,
     view.column("load", "load_s"),
     view.column("forward", "forward_s"),
     view.column("backward", "backward_s"),

@@ -607,11 +607,7 @@ def read_plan(document: PlanResult | ModelPlanResult | EstimateResult) -> tuple[
 # -------------------------------------------------------------------------------
 
 _STAGE_COLUMNS: Final = (
-    view.column("stage"),
-    view.words("layers"),
-    view.column("data", "data_parallel", "d"),
-    view.column("tensor", "tensor_parallel", "t"),
-    view.column("recomputed", "num_recomputed", "recomp"),
+    *view.STAGE_COLUMNS,
     view.column("time", "time_per_sample_s"),
     view.column("compute", "compute_s"),
     view.column("traffic", "edge_traffic_s"),

@@ -49,6 +49,14 @@ def words(title: str, key: str = "", short: str | None = None, *, on: str = "bot
 
 # What rows mark in words, in the terminal and on the page.
 MARKS: Final = words("", "marks")
+# What tables of the stages of a profile's plan begin with.
+STAGE_COLUMNS: Final = (
+    column("stage"),
+    words("layers"),
+    column("data", "data_parallel", "d"),
+    column("tensor", "tensor_parallel", "t"),
+    column("recomputed", "num_recomputed", "recomp"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

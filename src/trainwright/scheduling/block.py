@@ -126,24 +126,6 @@ class BuildingBlock:
         length = sum(self.length_slots[kind] for kind in self.start_slots) * self.group
         return self.period_slots - length * max(map(len, self.placement.stages_of_rank))
 
-    def early_starts(self) -> Iterator[Action]:
-        """Actions that start before their input is there (microbatch = place in the group).
-
-        They only wait in the schedule, so periods become longer than the block says; or the orders
-        deadlock, which `validate` tells.
-        """
-        ends = {kind: slots + self.length_slots[kind] for kind, slots in self.start_slots.items()}
-        for kind, slots in self.start_slots.items():
-            ready = np.full_like(slots, -np.inf)
-            if kind is _F:
-                ready[1:] = ends[_F][:-1]
-            elif kind is _W:
-                ready = ends[_I]
-            else:
-                ready[:-1], ready[-1] = ends[kind][1:], ends[_F][-1]
-            for stage, member in np.argwhere(slots < ready - _ROUNDING).tolist():
-                yield Action(kind, stage, member)
-
     def collisions(self) -> Iterator[Collision]:
         """Pairs of neighbours modulo T that overlap; none if the block repeats without conflict."""
         for rank, stages in enumerate(self.placement.stages_of_rank):
