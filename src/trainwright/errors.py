@@ -106,7 +106,12 @@ class Inexpressible(UnsupportedFeature):
     """A framework cannot express a plan; carries everything it cannot, and who can."""
 
     def __init__(
-        self, target: str, faults: Iterable[Fault], *, alternatives: Iterable[str]
+        self,
+        target: str,
+        faults: Iterable[Fault],
+        *,
+        alternatives: Iterable[str],
+        replan: str | None = None,
     ) -> None:
         self.target = target
         self.faults = tuple(faults)
@@ -116,7 +121,7 @@ class Inexpressible(UnsupportedFeature):
         super().__init__(
             f"{target} cannot express this plan:{lines}",
             alternative=f"targets that can express all of it: {who}; plan what it runs with "
-            f"--framework {target}",
+            f"{replan or f'--framework {target}'}",
         )
 
 

@@ -13,7 +13,7 @@ from trainwright.cluster import Cluster
 from trainwright.commands.export import bundle_of, export
 from trainwright.documents.jobs import _places_in, job_of
 from trainwright.documents.runs import layer_kinds
-from trainwright.errors import InvalidInput, UnsupportedFeature
+from trainwright.errors import Inexpressible, InvalidInput, UnsupportedFeature
 from trainwright.formats import catalog
 from trainwright.formats.document_json import decode
 from trainwright.formats.profile_json import write_profile
@@ -233,6 +233,8 @@ def test_a_profile_is_exported_as_the_model_that_is_named(roads, tmp_path):
     assert "does not say how the model trains" in made.warnings[-1]
     script = "".join(file.read_text() for file in (tmp_path / "job").glob("*.sh"))
     assert "--pipeline-model-parallel-size 2" in script
+    with pytest.raises(Inexpressible, match="runs with options such as --schedule or --zero"):
+        export(found, "pytorch", model=config)
     with pytest.raises(InvalidInput, match="must have 6 blocks, as the profile has, got 12"):
         export(found, "megatron", model="gpt2")
     with pytest.raises(InvalidInput, match="must be a model, not a profile"):

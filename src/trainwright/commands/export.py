@@ -14,7 +14,7 @@ from trainwright.documents.model_plan import ModelPlanResult
 from trainwright.documents.open import load_explained_document
 from trainwright.documents.printing import Report
 from trainwright.documents.runs import gaps_of, model_and_cluster
-from trainwright.errors import InvalidInput, UnsupportedFeature
+from trainwright.errors import Inexpressible, InvalidInput, UnsupportedFeature
 from trainwright.formats.atomic_file import check_folder, file_bytes, write_folder
 from trainwright.frameworks import export_target, needs_orders, write
 from trainwright.frameworks.chrome_trace import trace_of
@@ -79,7 +79,13 @@ def export(
     stamp = jobs.stamp_of(found)
     if nearest is not None:
         stamp = replace(stamp, changes=nearest.changes)
-    bundle = _written(found, job, stamp, target, launcher, is_nearest=nearest is not None)
+    try:
+        bundle = _written(found, job, stamp, target, launcher, is_nearest=nearest is not None)
+    except Inexpressible as error:
+        if described is None:
+            raise
+        told, who = "options such as --schedule or --zero", error.alternatives
+        raise Inexpressible(target, error.faults, alternatives=who, replan=told) from None
     if described is not None:
         told = "the profile does not say how the model trains: the files say what is usual"
         bundle = replace(bundle, warnings=(*bundle.warnings, *described.warnings, told))
