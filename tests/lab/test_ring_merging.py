@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+torch = pytest.importorskip("torch", reason="needs the extra [torch]")
+
 from trainwright.costing.layer import ring_held_bytes, ring_merging_bytes
 from trainwright.lab.rank_program import Held, watched
 
-torch = pytest.importorskip("torch")
+pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 
 QUERY_HEADS, KEY_HEADS, TOKENS, SIZE = 32, 8, 256, 128
 MADE = {"zeros_like"}  # written, not read
@@ -83,8 +85,6 @@ def counted(ranks: int, key_heads: int = KEY_HEADS) -> tuple[float, float, float
     return there.moved / numbers, back.moved / numbers, float(held.peak) / numbers
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 def test_merging_moves_what_pytorch_moves(ranks: int) -> None:
     there, back = ring_merging_bytes(ranks, 2.0, 2 * KEY_HEADS / QUERY_HEADS)
@@ -93,8 +93,6 @@ def test_merging_moves_what_pytorch_moves(ranks: int) -> None:
     assert found[1] == pytest.approx(back, rel=0.01)
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 @pytest.mark.parametrize("key_heads", [4, 8, 16, 32])
 def test_a_ring_holds_what_pytorch_holds(ranks: int, key_heads: int) -> None:
