@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="needs the extra [torch]")
+pytest.importorskip("torch", reason="needs the extra [torch]")
+
+import torch
 
 from trainwright.costing.layer import ring_held_bytes, ring_merging_bytes
 from trainwright.lab.rank_program import Held, watched
