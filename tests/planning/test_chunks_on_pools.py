@@ -14,10 +14,12 @@ from exhaustive_pools import TINY, asked, coarse_bound_s, every_group, fits
 from mixed_clusters import ETHERNET
 from trainwright.cluster import Cluster
 from trainwright.errors import InvalidInput
+from trainwright.execution import Budget
 from trainwright.formats import catalog
-from trainwright.planning.bounds.pools import Across, Beside, MixedShelf
+from trainwright.planning.bounds.pools import Across, Beside, MixedShelf, mixed_schedules
 from trainwright.planning.question.layouts import IN_V, LOOPED, WHOLE_GROUPS
 from trainwright.planning.question.question import ModelQuestion, Point, RunSettings, Span
+from trainwright.planning.search.pools import plan_on_pools
 from trainwright.planning.splits.pools import best_mixed_split
 from trainwright.plans import Plan, ReplicaGroup, Stage
 from trainwright.plans.configuration import Overlap
@@ -167,3 +169,41 @@ def test_no_drawn_plan_in_chunks_on_pools_is_below_its_bounds(family: str, seed:
             least_s = min(least_s, step.step_time_s)
     assert split.bound_s <= least_s * (1 + 1e-12)
     assert coarse_bound_s(question, shelf, candidate) <= least_s * (1 + 1e-9)
+
+
+def two_nodes(size: int) -> tuple[Cluster, Cluster]:
+    """Two nodes of so many H100 as one pool of two levels, and as two pools that are joined."""
+    pool = catalog.cluster("dgx-h100").with_nodes(2).pools[0]
+    inner, outer = replace(pool.levels[0], size=size), replace(pool.levels[1], size=2)
+    one = Cluster(name="one", pools=(replace(pool, levels=(inner, outer)),))
+    two = Cluster(name="two", pools=(replace(pool, levels=(inner,)),) * 2, joint=outer)
+    return one, two
+
+
+@pytest.mark.parametrize("family", ["1f1b", "zb-h1", "zb-v", "interleaved"])
+@pytest.mark.parametrize("size", [1, 2])
+def test_one_pool_that_is_written_as_two_has_the_same_plan(size: int, family: str) -> None:
+    found = []
+    for cluster in two_nodes(size):
+        question = asked(
+            cluster,
+            batch=8,
+            sequence=4096,
+            model=replace(TINY, num_layers=8),
+            schedules=(family,),
+            zero_stages=(0, 1),
+        )
+        outcome = plan_on_pools(question, Budget())
+        found.append((outcome.priced[0], outcome.lower_bound_s))
+    (one, bound_s), (two, bound_on_two_s) = found
+    degrees = one.plan.parallelism
+    assert two.plan.parallelism == degrees
+    assert degrees is not None and degrees.num_devices == 2 * size
+    assert two.step.step_time_s == pytest.approx(one.step.step_time_s, rel=1e-9)
+    assert 0.94 * bound_s < bound_on_two_s <= two.step.step_time_s * (1 + 1e-12)
+
+
+def test_v_and_loops_are_searched_on_several_pools_where_none_is_named() -> None:
+    families = {own.family for own in mixed_schedules(asked(two_nodes(2)[1], schedules=None))}
+    assert {"1f1b", "interleaved", "zb-v", "v-half", "v-min"} <= families
+    assert "stp" not in families

@@ -93,11 +93,9 @@ class Shape:
 # *Beside*: whole pipelines in each pool, all cut alike, with as many microbatches as their pool is
 # fast. Plans on one pool are those of `search.search`.
 
-# Those that are searched where none is named. On one rank they are all one.
+# Those that are searched where none is named.
 FAMILIES: Final = tuple(
-    family
-    for family in layouts.SEARCHED_UNLESS_NAMED
-    if family in layouts.CHAIN and family not in layouts.CUTS_HEAD
+    family for family in layouts.SEARCHED_UNLESS_NAMED if family not in layouts.CUTS_HEAD
 )
 # Those that may be named; pairs of braided ones hide what no bound on several pools counts.
 OFFERED: Final = tuple(family for family in layouts.BOUNDED if family not in layouts.BRAIDED)
