@@ -248,4 +248,5 @@ def test_what_no_framework_launches_is_said_with_what_the_fastest_one_costs():
     assert f"launched by no framework: {launched.reason}" in " ".join(str(found).split())
     assert "--framework" in command_of(found.document).words
     again = trainwright.plan("gpt2-xl", **asked, **space, calibration="none", framework="automodel")
+    assert re.search(r"launched by automodel \([^()]*, read, not run\)", str(again))
     assert again.document.step_time_s == pytest.approx(launched.step_time_s, rel=1e-12)

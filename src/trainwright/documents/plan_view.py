@@ -176,7 +176,8 @@ def launch_line(document: ModelPlanResult) -> Iterator[str]:
     """Which frameworks launch the plan; of one that none does, what it gains over one that is."""
     framework = document.request.space.framework
     if framework is not None:
-        yield f"launched by {framework} ({TARGETS[framework]})"
+        version = TARGETS[framework].replace(" (", ", ").removesuffix(")")
+        yield f"launched by {framework} ({version})"
     if framework is not None or document.groups or document.request.model.kind == "profile":
         return
     if able := document.launched_by():
