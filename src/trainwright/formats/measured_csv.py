@@ -221,6 +221,7 @@ _NUMBERS: Final = (
     "capacity_factor",
     "dropout",
     "loss_chunk",
+    "lora_dropout",
     "lora_rank",
     "num_layers",
     "vocabulary_multiple",
