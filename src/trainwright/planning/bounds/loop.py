@@ -819,9 +819,7 @@ class PathsProgram(NamedTuple):
         spans = [slice(*ends[rank : rank + 2]) for rank in range(p)]
         size = num_stages * ways
         held = [
-            wide(own, own.held[span].reshape(-1, num_stages * own.splits.num_ways)).reshape(
-                -1, size
-            )
+            wide(own, own.held[span].reshape(-1, num_stages, own.splits.num_ways)).reshape(-1, size)
             for own, span in zip(programs, spans, strict=True)
         ]
         room = [own.room[span] for own, span in zip(programs, spans, strict=True)]
