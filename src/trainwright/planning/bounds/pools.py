@@ -93,10 +93,8 @@ class Shape:
 # *Beside*: whole pipelines in each pool, all cut alike, with as many microbatches as their pool is
 # fast. Plans on one pool are those of `search.search`.
 
-# Those that are searched where none is named.
-FAMILIES: Final = tuple(
-    family for family in layouts.SEARCHED_UNLESS_NAMED if family not in layouts.CUTS_HEAD
-)
+# Those that are searched where none is named: all that plans on one pool are bounded by.
+FAMILIES: Final = (*layouts.SEARCHED_UNLESS_NAMED, *layouts.ONLY_BOUNDED)
 # Those that may be named; pairs of braided ones hide what no bound on several pools counts.
 OFFERED: Final = tuple(family for family in layouts.BOUNDED if family not in layouts.BRAIDED)
 
@@ -695,9 +693,9 @@ def across_bounds_s(
         rates_s = np.maximum(rates_s, (m * work_s + least * after_s + heads_s) / rate)
         if in_turn:
             bounds_s = np.maximum(bounds_s, work_s / _reached(depths, speeds, m, share))
-    for layer_class, count in enumerate(work.counts):
-        if count > 1:
-            least_s = _undivided_s(depths, work.class_s[:, layer_class], count)
+    for count, class_s in zip(work.counts, work.class_s.T, strict=True):
+        if count > 1 and class_s.min() > 0:  # no way to run what fits nowhere has a time
+            least_s = _undivided_s(depths, class_s, count)
             bounds_s = np.maximum(bounds_s, m * least_s)
     bounds_s = np.maximum(bounds_s, work.way_s + work.crossed_s()) + beside_s.min(axis=0)
     found: Floats = np.maximum(bounds_s, rates_s)

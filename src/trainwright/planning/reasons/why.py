@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from trainwright.cluster import Cluster
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.execution import Budget
-from trainwright.planning.bounds.pools import FAMILIES as MIXED_FAMILIES
 from trainwright.planning.bounds.pools import MixedShelf, Shape
 from trainwright.planning.question.layouts import (
     BRAIDED,
@@ -27,6 +26,7 @@ from trainwright.planning.question.layouts import (
     IN_V,
     LOOPED,
     ON_HOST,
+    SEARCHED_UNLESS_NAMED,
     SLICED,
     chunks_per_rank,
 )
@@ -436,7 +436,7 @@ def moves_on_pools(shelf: MixedShelf, plan: Plan) -> Iterator[tuple[str, str, Pl
             sharded = replace(plan, parallelism=replace(degrees, zero_stage=stage))
             yield "zero", f"--zero {stage}", sharded
     placed_alike = next((own for own in (CHAIN, IN_V, LOOPED) if plan.schedule in own), ())
-    for family in MIXED_FAMILIES if degrees.pipeline > 1 else ():
+    for family in SEARCHED_UNLESS_NAMED if degrees.pipeline > 1 else ():
         if family != plan.schedule and family in placed_alike:
             yield "schedule", f"--schedule {family}", replace(plan, schedule=family)
     yield from _modes(shelf, plan)
