@@ -15,6 +15,11 @@ and one below the bound, or that no point of the front covers, is a find.
 
     python benchmarks/attack.py --seed 1 --questions 0 --rooms 20 --systems 500
 
+`--pools N` asks as many questions of clusters of two or three unlike pools: pipelines from pool to
+pool, beside each other, or in one pool alone, as the planner says that it considers.
+
+    python benchmarks/attack.py --seed 1 --questions 0 --pools 20
+
 The exit code is 1 where there is a find; each is printed with what repeats it.
 """
 
@@ -28,7 +33,7 @@ import sys
 import tempfile
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +53,7 @@ LOOPS = ("interleaved", "depth-first", "breadth-first")
 IN_V = ("zb-v", "v-half", "v-min", "v-fit", "adaptive-v")
 LOOPS_SHARE = 1 / 3  # of the questions are of one layout each
 LOOP_DEVICES = 4  # at the least: two ranks with two replicas
+CUT_HEADS = ("vocab-1", "vocab-2")
 FAMILIES = (*ONE_STAGE, *LOOPS, *IN_V)
 ASKED = ("stp",)  # nothing is said of these unless they are named
 EVEN = ((2, 1), (1, 2), (2, 2), (4, 1), (1, 4), (4, 2), (8, 1), (8, 2))
@@ -68,6 +74,7 @@ class Question:
     batch: int
     request: dict[str, Any]
     only: dict[str, tuple[Any, ...]]
+    pools: tuple[int, ...] = ()  # devices of each, where there are several
 
 
 @dataclass(slots=True)
@@ -86,6 +93,7 @@ def attack(
     tries: int | None = None,
     seconds: float = 5,
     most_devices: int = 16,
+    on_pools: bool = False,
     tell: Callable[[str], None] = lambda find: None,
 ) -> Report:
     """Ask so many questions, and try so many configurations at each, or for so long.
@@ -93,18 +101,23 @@ def attack(
     Each find is told as it is made. An interruption ends it, with what was counted until then.
     """
     report = Report()
+    climb = ClimbPools if on_pools else Climb
     with suppress(KeyboardInterrupt), tempfile.TemporaryDirectory() as folder:
         for number in range(questions):
             rng = random.Random(f"{seed}-{number}")  # however long others were tried
-            is_loop = most_devices >= LOOP_DEVICES and rng.random() < LOOPS_SHARE
-            question = (drawn_loop if is_loop else drawn)(rng, Path(folder), number, most_devices)
+            if on_pools:
+                draw = drawn_pools
+            else:
+                is_loop = most_devices >= LOOP_DEVICES and rng.random() < LOOPS_SHARE
+                draw = drawn_loop if is_loop else drawn
+            question = draw(rng, Path(folder), number, most_devices)
             try:
                 plan = planned(question)
             except (trainwright.InvalidInput, trainwright.UnsupportedFeature):
                 continue  # the request leaves nothing to choose
             report.questions += 1
             where = f"seed {seed}, question {number}: {question.request} {question.only}"
-            found = Climb(question, rng, tries=tries, seconds=seconds).run()
+            found = climb(question, rng, tries=tries, seconds=seconds).run()
             report.configurations += found.tried
             for fault in refuted(plan, found):
                 report.finds.append(f"{where}: {fault}")
@@ -400,7 +413,7 @@ class Climb:
             elif draw < 0.8:
                 other["zero"] = rng.randint(0, 3)
             elif draw < 0.9:
-                other["micro_batch"] = rng.choice(divisors(self.question.batch // how["dp"]))
+                other["micro_batch"] = rng.choice(divisors(self.question.batch // how.get("dp", 1)))
             elif draw < 0.97:
                 most = -(-self.question.num_blocks // how["pp"])
                 again = ("none", "selective", "full", f"full:{rng.randint(1, most)}")
@@ -422,6 +435,98 @@ def _moved(rng: random.Random, blocks: list[int]) -> list[int] | None:
     moved[giver] -= 1
     moved[taker] += 1
     return moved
+
+
+# Clusters of unlike pools
+# ------------------------
+
+KINDS = ("A100-80GB-SXM", "H100-80GB-SXM", "V100-SXM2-32GB")
+POOL_SIZES = ((1, 1), (1, 2), (2, 1), (2, 2), (2, 4), (4, 2), (1, 4), (3, 2), (1, 1, 2), (2, 2, 1))
+BESIDE_SHARE = 0.4  # of configurations have pipelines beside each other
+NAMED_SHARE = 0.15  # of the questions name one family
+
+
+def drawn_pools(rng: random.Random, folder: Path, number: int, most_devices: int) -> Question:
+    """A small model on a few pools, no two next to each other of one kind of device."""
+    drawn_as = drawn(rng, folder, number, most_devices)
+    sizes = rng.choice([each for each in POOL_SIZES if sum(each) <= most_devices])
+    kinds = rng.sample(KINDS, len(sizes))
+    lines = ['name = "c"']
+    for kind, size in zip(kinds, sizes, strict=True):
+        rate = rng.choice((4.5e11, 5e10))
+        lines += ["[[pool]]", f'device_kind = "{kind}"', "[[pool.level]]", 'name = "a"']
+        lines += [f"size = {size}", f"bandwidth_bytes_per_s = {rate}", "latency_s = 3e-6"]
+    lines += ["[joint]", 'name = "b"', f"bandwidth_bytes_per_s = {rng.choice((1e9, 5e10))}"]
+    Path(drawn_as.request["cluster"]).write_text("\n".join([*lines, "latency_s = 1e-5"]))
+    request = {name: drawn_as.request[name] for name in ("cluster", "global_batch", "sequence")}
+    request["memory"] = rng.choice(("2GiB", "4GiB", "8GiB", "30GiB"))
+    only: dict[str, tuple[Any, ...]] = {"cp": (1,)}
+    if drawn_as.num_experts:
+        only["ep"] = (1,)
+    if rng.random() < NAMED_SHARE:
+        only["schedule"] = (rng.choice([each for each in FAMILIES if each not in CUT_HEADS]),)
+    return replace(drawn_as, request=request, only=only, devices=sum(sizes), pools=sizes)
+
+
+class ClimbPools(Climb):
+    """The same, where a configuration says in which pool each rank lies."""
+
+    def _start(self) -> Configuration | None:
+        rng, sizes = self.rng, self.question.pools
+        how: Configuration = {
+            "tp": rng.choice((1, 1, 1, 2)),
+            "cp": 1,
+            "recompute": rng.choice(("none", "none", "selective", "full")),
+        }
+        if self.question.num_experts:
+            how["ep"] = 1
+        micro = how["micro_batch"] = rng.choice(divisors(self.question.batch))
+        count = self.question.batch // micro
+        if rng.random() < BESIDE_SHARE:
+            chains = self._beside(how, count)
+            if chains is None:
+                return None
+            how |= {"pool": chains, "zero": rng.randint(0, 1)}
+        else:
+            data = rng.choice(divisors(count))
+            rooms = [size // (how["tp"] * data) for size in sizes]
+            able = [pool for pool, room in enumerate(rooms) if room]
+            if not able:
+                return None
+            path = rng.sample(able, rng.randint(1, len(able)))
+            ranks = [pool for pool in path for _ in range(rng.randint(1, rooms[pool]))]
+            how |= {"pp": len(ranks), "dp": data, "zero": rng.randint(0, 3)}
+            how["pool"] = ",".join(map(str, ranks))
+        return self._with_stages(how)
+
+    def _beside(self, how: Configuration, count: int) -> tuple[str, ...] | None:
+        """Replicas of each pool and their microbatches, which are `count` in all."""
+        rng, sizes = self.rng, self.question.pools
+        depth = how["pp"] = rng.choice((1, 1, 2, 3, 4))
+        chains, left = [], count
+        rooms = {pool: size // (how["tp"] * depth) for pool, size in enumerate(sizes)}
+        able = [pool for pool, room in rooms.items() if room]
+        if len(able) < 2:
+            return None
+        for pool in able:
+            replicas = rng.choice([each for each in (1, 2, 4, 8) if each <= rooms[pool]])
+            if pool == able[-1]:
+                each, rest = divmod(left, replicas)
+                if rest or not each:
+                    return None
+            else:
+                each = rng.randint(1, max(1, left // replicas))
+            left -= replicas * each
+            if left < 0:
+                return None
+            chains.append(f"{replicas}x{each}:{','.join([str(pool)] * depth)}")
+        return tuple(chains)
+
+    def _neighbours(self, how: Configuration) -> Iterator[Configuration]:
+        for other in super()._neighbours(how):
+            is_beside = isinstance(other["pool"], tuple)
+            if not is_beside or (other["micro_batch"] == how["micro_batch"] and other["zero"] < 2):
+                yield other
 
 
 # Machine rooms
@@ -484,28 +589,34 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--questions", type=int, default=100)
     parser.add_argument("--seconds", type=float, default=10, help="CPU seconds for each question")
+    parser.add_argument("--pools", type=int, default=0, help="questions of unlike pools")
     parser.add_argument("--rooms", type=int, default=0, help="machine rooms")
     parser.add_argument("--systems", type=int, default=300, help="tries of a kind in each of them")
     given = parser.parse_args()
-    report = attack(
-        given.seed,
-        questions=given.questions,
-        seconds=given.seconds,
-        tell=lambda find: print(find, flush=True),
-    )
-    print(
-        f"{report.questions} questions, {report.configurations} configurations, "
-        f"{len(report.finds)} finds"
-    )
-    tried, finds = attack_rooms(
+    finds = 0
+    for what, questions in (("questions", given.questions), ("questions of pools", given.pools)):
+        report = attack(
+            given.seed,
+            questions=questions,
+            seconds=given.seconds,
+            on_pools=what != "questions",
+            tell=lambda find: print(find, flush=True),
+        )
+        finds += len(report.finds)
+        if questions or what == "questions":
+            print(
+                f"{report.questions} {what}, {report.configurations} configurations, "
+                f"{len(report.finds)} finds"
+            )
+    tried, found = attack_rooms(
         given.seed,
         rooms=given.rooms,
         systems=given.systems,
         tell=lambda find: print(find, flush=True),
     )
     if given.rooms:
-        print(f"{given.rooms} rooms, {tried} systems, {finds} finds")
-    return bool(report.finds or finds)
+        print(f"{given.rooms} rooms, {tried} systems, {found} finds")
+    return bool(finds or found)
 
 
 if __name__ == "__main__":

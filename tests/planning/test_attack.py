@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
-from attack import ASKED, FAMILIES, attack
+from attack import ASKED, FAMILIES, attack, drawn_pools, planned
 
 import random_spaces
 import trainwright
@@ -31,6 +33,21 @@ def test_no_configuration_beats_what_is_proved(seed, questions):
     found = attack(seed, questions=questions, tries=60, most_devices=2)
     assert found.questions > 0
     assert found.finds == []
+
+
+@pytest.mark.parametrize(
+    ("seed", "questions"), [(5, 2), pytest.param(9, 10, marks=pytest.mark.slow)]
+)
+def test_no_configuration_beats_what_is_proved_of_unlike_pools(seed, questions):
+    found = attack(seed, questions=questions, tries=80, most_devices=4, on_pools=True)
+    assert found.questions == questions
+    assert found.finds == []
+
+
+@pytest.mark.parametrize("draw", ["78-13", "81-11"])
+def test_ranks_of_unlike_pools_may_have_unlike_numbers_of_ways_to_run_a_block(draw, tmp_path):
+    found = planned(drawn_pools(random.Random(draw), tmp_path, 0, 16))
+    assert 0 < found.lower_bound_s <= found.step_time_s
 
 
 def test_every_family_that_plans_may_have_is_attacked():
