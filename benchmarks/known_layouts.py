@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 CONSTANTS_OF = {"H800-80GB-SXM": "H100-80GB-SXM"}
 
 
+ROOFLINE = "none"  # constants of no measured run
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """One published run. `layout` is what its authors chose and a plan may choose otherwise;
@@ -53,6 +56,7 @@ class Run:
             "devices": self.devices,
             "global_batch": self.global_batch,
             "sequence": self.sequence,
+            **({"calibration": ROOFLINE} if self.calibration == ROOFLINE else {}),
             **self.trained,
         }
 
@@ -60,7 +64,7 @@ class Run:
 def cluster_of(run: Run) -> Cluster:
     """The run's cluster with its constants."""
     cluster = catalog.cluster(run.cluster)
-    if run.calibration is None:
+    if run.calibration in (None, ROOFLINE):
         return cluster
     name = cluster.accelerator.name
     name = CONSTANTS_OF.get(name, name)
@@ -223,9 +227,8 @@ def variants(run: Run) -> dict[str, Run]:
             run, layout=run.layout | {"recompute": "none", "recompute_module": None}
         ),
         "constants `nemo`": replace(run, calibration="nemo"),
-        "constants `megatron-core-ci`": replace(run, calibration="megatron-core-ci"),
         "constants `llm-foundry`": replace(run, calibration="llm-foundry"),
-        "no constants fitted": replace(run, calibration=None),
+        "no constants fitted": replace(run, calibration=ROOFLINE),
     }
 
 
