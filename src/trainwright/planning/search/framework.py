@@ -465,7 +465,7 @@ def _plan_all(question: ModelQuestion, budget: Budget, wanted: _Wanted) -> Model
         found.append(own.unproved())
         if wanted.in_kind:
             told = wanted.told_of(each for one in found for each in one.priced)
-        if part.stopped and is_first and own.search.is_on:
+        if part.stopped and is_first and (own.search.is_on or not own.is_complete):
             usual.make()
         if not wanted.num_alternatives:
             to_beat = min((to_beat, *(key_of(each, aim) for each in found[-1].priced)))
