@@ -53,7 +53,6 @@ LOOPS = ("interleaved", "depth-first", "breadth-first")
 IN_V = ("zb-v", "v-half", "v-min", "v-fit", "adaptive-v")
 LOOPS_SHARE = 1 / 3  # of the questions are of one layout each
 LOOP_DEVICES = 4  # at the least: two ranks with two replicas
-CUT_HEADS = ("vocab-1", "vocab-2")
 FAMILIES = (*ONE_STAGE, *LOOPS, *IN_V)
 ASKED = ("stp",)  # nothing is said of these unless they are named
 EVEN = ((2, 1), (1, 2), (2, 2), (4, 1), (1, 4), (4, 2), (8, 1), (8, 2))
@@ -464,7 +463,7 @@ def drawn_pools(rng: random.Random, folder: Path, number: int, most_devices: int
     if drawn_as.num_experts:
         only["ep"] = (1,)
     if rng.random() < NAMED_SHARE:
-        only["schedule"] = (rng.choice([each for each in FAMILIES if each not in CUT_HEADS]),)
+        only["schedule"] = (rng.choice(FAMILIES),)
     return replace(drawn_as, request=request, only=only, devices=sum(sizes), pools=sizes)
 
 

@@ -785,6 +785,5 @@ def least_pipeline_of_v_s(work: StepWork, layout: Layout) -> float:
     least = LeastCosts.of(placement, costs, max_activations=most, fused=never, recomputed=never)
     bound = best_bound(least, shape.num_microbatches, objective=Objective.MAKESPAN)
     pipeline_s = bound.value_s * (1 - _ROUNDED_TIMES)
-    return (
-        pipeline_s / 2 if shape.family in layouts.BRAIDED else pipeline_s
-    )  # a pair takes half of the sum
+    is_braided = shape.family in layouts.BRAIDED  # a pair takes half of the sum
+    return pipeline_s / 2 if is_braided else pipeline_s
