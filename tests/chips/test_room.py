@@ -410,7 +410,11 @@ def test_an_interrupted_search_says_what_it_proved(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        ("stacks = 3", "stacks: must be a list of numbers > 0, got 3"),
+        ("stacks = 3", "stacks: must be a list of whole numbers > 0, got 3"),
+        ("memory = ['hbm3']", "memory: must be one of hbm2"),
+        ("topology = [['torus']]", "topology: must be a list of torus and switch"),
+        ("cards = [1e400]", "cards: must be a list of numbers > 0, got [inf]"),
+        (f"prices = {{load = 1{'0' * 400}}}", "prices.load: must be a number >= 0"),
         ("cards = [0]", "cards: must be a list of numbers > 0"),
         ("devices = [1.5]", "devices: must be a list of whole numbers"),
         ("oversubscription = [0.5]", "oversubscription: must be a list of numbers >= 1"),

@@ -180,6 +180,11 @@ BESIDE_THE_TREE = {
     "space.BUCKET_UM2": "step of the published visiting order",
     "space.UM2_PER_MM2": "unit",
     "room._GB": "unit",
+    "room._LARGEST": "limit of all axes and prices",
+    "room._SHARE": "limit of a share",
+    "room._VALUES": "limit of oversubscription, and how many values a list has",
+    "technology._FIGURES": "how many values a list has",
+    "technology._RANGE": "how many values a list has",
     "request.DEFAULT_GLOBAL_BATCH": "--global-batch",
     "request._ROTARY_SEQUENCE": "--sequence",
     "request._LARGE_MODEL": "--tp",
@@ -253,7 +258,7 @@ def test_generations_of_memory_are_faster_and_dearer() -> None:
         ("[memories.hbm3]\nprice = 1", "memories.hbm3.price: is not a known key"),
         ("[areas]\nglb_um2 = 4", "areas.glb_um2: must be a list of numbers, got 4"),
         ("[voltages]\nmost_volts = 0.6", "voltages.most_volts: must rise"),
-        ("[packages]\nair = 0", "packages.air: must be > 0, got 0"),
+        ("[packages]\nair = 0", "packages.air: must be a number > 0, got 0"),
     ],
 )
 def test_a_fault_is_named_by_its_place(tmp_path: Path, text: str, fault: str) -> None:

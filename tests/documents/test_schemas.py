@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import tomllib
 import typing
@@ -14,14 +15,24 @@ import pytest
 import reported
 import trainwright
 from trainwright import cluster
+from trainwright.chips import space
+from trainwright.chips.room import read_room
+from trainwright.chips.technology import read_technology
 from trainwright.commands.catalog import catalog
+from trainwright.commands.main import read_config
 from trainwright.documents.registry import KINDS, SCHEMAS, part, schema_of
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.formats.document_json import encode
 from trainwright.formats.galvatron_json import read_galvatron
+from trainwright.formats.measured_csv import (
+    read_layer_files,
+    read_measured_table,
+    read_predictions,
+)
 from trainwright.formats.phaze_json import read_phaze
 from trainwright.formats.piper_json import read_piper
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
 STATED = {"cluster": "dgx-h100", "global_batch": 32, "sequence": 1024}
 ONE_WAY = {"tp": 1, "pp": 1, "cp": 1, "schedule": "1f1b", "recompute": "none"}
 TOO_LITTLE = {**ONE_WAY, "memory": "1GiB"}
@@ -118,6 +129,170 @@ def test_the_version_is_that_of_the_record():
         assert schema_of(kind)["properties"]["format_version"]["maximum"] == version
 
 
+# Files of TOML and tables: a schema refuses what the reader does, but for limits and relations
+# ----------------------------------------------------------------------------------------------
+
+
+def as_toml(value):
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(k)} = {as_toml(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(as_toml, value))}]"
+    return json.dumps(value)
+
+
+def written(folder, value):
+    path = folder / "file.toml"
+    lines = (f"{json.dumps(key)} = {as_toml(each)}" for key, each in value.items())
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return path
+
+
+def other_shapes(value):
+    """The value with one entry at a time of another type, empty, or under another name."""
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, inner in items:
+        for other in ("x", True, [], [[]], {}, {"x": {}}, ["x"], 7.5):
+            made = value.copy()
+            made[key] = other
+            yield made
+        if isinstance(inner, dict | list):
+            for other in other_shapes(inner):
+                made = value.copy()
+                made[key] = other
+                yield made
+    if isinstance(value, dict):
+        yield value | {"surprise": 1.0}
+
+
+BUILT_IN = tomllib.loads((Path(space.__file__).parent / "technology.toml").read_text())
+CHIPS = {name: table for name, table in BUILT_IN.items() if name != "chips"} | {
+    "process": "7nm",
+    "package": "air",
+    "memory": "hbm3",
+    "voltage": 0.75,
+    "least_area_share": 0.3,
+    "ranges": {"width": [32, 64]},
+    "areas": {"um2_per_mac": 500.0, "glb_um2": list(space.GLB_UM2)},
+    "packages": {"bath": 900.0},
+    "processes": {"2nm": BUILT_IN["processes"]["5nm"], "5nm": {"area": 0.2}},
+}
+OPTIONS = {"cluster": "dgx-h100", "global_batch": 32, "json": True}
+TABLES = {
+    "room": (
+        tomllib.loads((EXAMPLES / "room.toml").read_text()) | {"memory": "hbm3"},
+        lambda value, folder: read_room(written(folder, value), devices=8),
+    ),
+    "technology": (CHIPS, lambda value, folder: read_all(written(folder, value))),
+    "plan-config": (
+        {**OPTIONS, "overlap": ["dp=0.5"], "memory": "40GiB", "pp": "1..4", "time-limit": 5},
+        lambda value, folder: read_config("plan", written(folder, value)),
+    ),
+    "estimate-config": (
+        {**OPTIONS, "tp": 2, "overlap": "dp=0.5"},
+        lambda value, folder: read_config("estimate", written(folder, value)),
+    ),
+}
+
+
+def read_all(path):
+    return read_room(None, devices=8, made_of=read_technology(path))
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_schema_of_toml_refuses_the_shapes_that_its_reader_does(name, tmp_path):
+    validator = jsonschema.Draft202012Validator(schema_of(name))
+    example, read = TABLES[name]
+    read(example, tmp_path)
+    assert validator.is_valid(example)
+    refused = 0
+    for value in other_shapes(example):
+        is_known, problem = True, ""
+        try:
+            read(value, tmp_path)
+        except InvalidInput as error:
+            is_known, problem = False, str(error)
+        if not validator.is_valid(value):
+            refused += 1
+            assert not is_known, value
+        elif not is_known:
+            assert any(word in problem for word in RELATIONS), (problem, value)
+    assert refused > 2 * len(example)
+
+
+# Limits, and rules about other values, of which a schema of shapes says nothing.
+RELATIONS = (
+    *("must be one of", "must be finite and", "must be from 0.5 to 1.2 volts", "must rise"),
+    *("must be above 0 and at most 1", "must give buffers of at most"),
+)
+
+
+def rows_of(path):
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def tabled(folder, row):
+    path = folder / "table.csv"
+    with path.open("w", newline="", encoding="utf-8") as file:
+        table = csv.DictWriter(file, list(row))
+        table.writeheader()
+        table.writerow(row)
+    return path
+
+
+RUN = rows_of(EXAMPLES / "measured" / "korthikanti.csv")[0] | {
+    "zero_stage": "1",
+    "sequence_parallel": "true",
+    "options": '{"loss_chunk": 8}',
+}
+LAYER_TABLES = {
+    "layer-times": rows_of(EXAMPLES / "layers" / "layer_times.csv")[0],
+    "layer-sizes": rows_of(EXAMPLES / "layers" / "layer_memory.csv")[0],
+}
+ROWS = {
+    "measured-runs": (RUN, read_measured_table),
+    "predictions": ({"row_id": "a", "step_time_s": "1.5", "other": "x"}, read_predictions),
+    **{name: (row, lambda path: read_layer_files([path])) for name, row in LAYER_TABLES.items()},
+}
+CELLS = ("", "x", "-1", "0", "8", "8.0", "1e3", "+2", " 4 ", "1_000", ".5", "nan", "inf", "1e999")
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_schema_of_a_row_refuses_the_cells_that_its_reader_does(name, tmp_path):
+    validator = jsonschema.Draft202012Validator(schema_of(name))
+    row, read = ROWS[name]
+    assert validator.is_valid(row)
+    read(tabled(tmp_path, row))
+    refused = 0
+    for column in row:
+        without = {key: value for key, value in row.items() if key != column}
+        for value in (without, *(row | {column: cell} for cell in (*CELLS, "{}", "[1]", "True"))):
+            is_read = True
+            try:
+                read(tabled(tmp_path, value))
+            except InvalidInput:
+                is_read = False
+            if not validator.is_valid(value):
+                refused += 1
+                assert not is_read, (column, value)
+            elif not is_read:
+                of_value = value[column] in (".5", "1e999", "8.0", "1e3", "+2", "8", " 4 ", "1_000")
+                assert of_value, (column, value)  # no whole number, not finite, or not from 0 on
+    assert refused > len(row)
+
+
+def test_the_tables_that_come_with_the_program_follow_their_schemas():
+    for name, folder, pattern in (
+        ("measured-runs", EXAMPLES / "measured", "*.csv"),
+        ("layer-times", EXAMPLES / "layers", "*times.csv"),
+        ("layer-sizes", EXAMPLES / "layers", "*memory.csv"),
+    ):
+        validator = jsonschema.Draft202012Validator(schema_of(name))
+        (path,) = folder.glob(pattern)
+        assert all(validator.is_valid(row) for row in rows_of(path)), path
+
+
 # Files of others: a schema refuses nothing that the reader takes
 # --------------------------------------------------------------
 
@@ -152,7 +327,6 @@ GALVATRON = {
         "other_memory_pp_on_last": OTHER,
     },
 }
-EXAMPLES = Path(__file__).parents[2] / "examples"
 READERS = {
     "piper-profile": lambda value, _: read_piper(value, given=HEADER),
     "placement-problem": lambda value, _: read_phaze(value, given=HEADER),

@@ -34,12 +34,23 @@ from trainwright.chips.technology import (
     memory_kinds,
     read_technology,
     room_defaults,
+    technology_tables,
     with_losses,
 )
 from trainwright.cluster import Calibration, Surroundings
 from trainwright.errors import Fault, InvalidInput, refuse
 from trainwright.formats.atomic_file import read_toml
 from trainwright.formats.codesign_document import RoomRecord
+from trainwright.formats.records import (
+    AMOUNT,
+    POSITIVE,
+    TEXT,
+    array_schema,
+    closed,
+    object_schema,
+    suits,
+    titled,
+)
 from trainwright.units import GIB
 
 if TYPE_CHECKING:
@@ -119,31 +130,72 @@ def read_room(path: Path | None, *, devices: int, made_of: Technology | None = N
 def _ordered(name: str, values: list[Any]) -> tuple[Any, ...]:
     if name == "topology":
         return tuple(kind for kind in ("torus", "switch") if kind in values)
-    return tuple(sorted(set(values), reverse=name == "oversubscription"))
+    numbers = map(int, values) if _VALUES[name] is _COUNTED else values
+    return tuple(sorted(set(numbers), reverse=name == "oversubscription"))
+
+
+_LARGEST: Final = {"exclusiveMaximum": 1e30}
+_ABOVE_0: Final = {**POSITIVE, **_LARGEST}
+_COUNTED: Final = ("whole numbers > 0", {**_ABOVE_0, "type": "integer"})
+# What the values of a list must be, in words, and the schema of one of them.
+_VALUES: Final = {
+    "devices": _COUNTED,
+    "stacks": _COUNTED,
+    "stack_gib": ("numbers > 0", _ABOVE_0),
+    "node_devices": _COUNTED,
+    "node_gbytes_per_s": ("numbers > 0", _ABOVE_0),
+    "topology": ("torus and switch", {"enum": ["torus", "switch"]}),
+    "cards": ("numbers > 0", _ABOVE_0),
+    "oversubscription": ("numbers >= 1", {"type": "number", "minimum": 1, **_LARGEST}),
+}
+_PRICE: Final = ("a number >= 0", {**AMOUNT, **_LARGEST})
+_SHARE: Final = ("a number from 0 to 1", {**AMOUNT, "maximum": 1})
+_OF_PRICE: Final = {"torus_price_share": _SHARE, "torus_bandwidth_share": _SHARE}
+
+
+def room_tables() -> dict[str, Any]:
+    """The schema of each key of a file."""
+    prices = {name: _OF_PRICE.get(name, _PRICE)[1] for name in room_defaults()["prices"]}
+    lists = {name: array_schema(schema, least=1) for name, (_, schema) in _VALUES.items()}
+    return {**lists, "memory": TEXT, "prices": closed(object_schema({}, prices))}
+
+
+def room_schema() -> dict[str, Any]:
+    """The JSON Schema of a file of `--room`."""
+    about = "Axes of a machine room and its prices, as TOML is read; usual values where absent."
+    return titled("trainwright room", _described(about, room_tables()))
+
+
+def technology_schema() -> dict[str, Any]:
+    """The JSON Schema of a file of `--technology`, which may state a room and its prices, too."""
+    about = "What chips are made of, as TOML is read; usual values where absent."
+    room = room_tables()
+    own = {"room": closed(object_schema({}, room)), "prices": room["prices"]}
+    tables = {**technology_tables(), **own}
+    return titled("trainwright technology", _described(about, tables))
+
+
+def _described(about: str, tables: dict[str, Any]) -> dict[str, Any]:
+    return {"description": about, **closed(object_schema({}, tables))}
 
 
 def _faults(
     stated: Mapping[str, Any], usual: Mapping[str, Any], memories: Mapping[str, MemoryKind]
 ) -> Iterator[Fault]:
-    known = ("devices", "memory", *usual)
+    known = (*_VALUES, "memory", "prices")
     for name, values in stated.items():
         if name not in known:
             yield Fault(name, f"is not a known key; there are {', '.join(known)}")
         elif name == "memory":
-            if values not in memories:
+            if not (isinstance(values, str) and values in memories):
                 wanted = f"must be one of {', '.join(memories)}"
                 yield Fault(name, f"{wanted}, got {values!r}")
         elif name == "prices":
             yield from _price_faults(values, usual["prices"])
-        elif name == "topology":
-            if not (isinstance(values, list) and values and set(values) <= {"torus", "switch"}):
-                yield Fault(name, f"must be a list of torus and switch, got {values!r}")
-        elif not (isinstance(values, list) and values and all(_is_positive(v) for v in values)):
-            yield Fault(name, f"must be a list of numbers > 0, got {values!r}")
-        elif name in ("devices", "stacks", "node_devices") and any(v % 1 for v in values):
-            yield Fault(name, f"must be a list of whole numbers, got {values!r}")
-        elif name == "oversubscription" and min(values) < 1:
-            yield Fault(name, f"must be a list of numbers >= 1, got {values!r}")
+        else:
+            wanted, schema = _VALUES[name]
+            if not suits(values, array_schema(schema, least=1)):
+                yield Fault(name, f"must be a list of {wanted}, got {values!r}")
 
 
 def _price_faults(stated: object, usual: Mapping[str, float]) -> Iterator[Fault]:
@@ -151,16 +203,11 @@ def _price_faults(stated: object, usual: Mapping[str, float]) -> Iterator[Fault]
         yield Fault("prices", "must be a table")
         return
     for name, value in stated.items():
+        wanted, schema = _OF_PRICE.get(name, _PRICE)
         if name not in usual:
             yield Fault(f"prices.{name}", f"is not a known key; there are {', '.join(usual)}")
-        elif not (_is_positive(value) or value == 0):
-            yield Fault(f"prices.{name}", f"must be a number >= 0, got {value!r}")
-        elif name in ("torus_price_share", "torus_bandwidth_share") and value > 1:
-            yield Fault(f"prices.{name}", f"must be at most 1, got {value!r}")
-
-
-def _is_positive(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < 1e30
+        elif not suits(value, schema):
+            yield Fault(f"prices.{name}", f"must be {wanted}, got {value!r}")
 
 
 # What a system costs and draws, part by part, of one chip

@@ -68,6 +68,17 @@ from trainwright.cluster.calibration import software_named
 from trainwright.errors import Fault, InvalidInput, negative, not_positive, refuse
 from trainwright.formats.atomic_file import read_toml
 from trainwright.formats.calibration_toml import built_in_efficiencies
+from trainwright.formats.records import (
+    NUMBER,
+    POSITIVE,
+    TEXT,
+    WHOLE,
+    array_schema,
+    closed,
+    map_schema,
+    object_schema,
+    suits,
+)
 from trainwright.units import KIB, MIB
 
 _CHOICES: Final = {"process": "processes", "package": "packages", "memory": "memories"}
@@ -312,7 +323,7 @@ def technology_of(stated: Mapping[str, Any]) -> Technology:
         memories=memories,
         package_watts=None if package is None else float(packages[package]),
         surroundings=around,
-        ranges={name: tuple(values) for name, values in stated.get("ranges", {}).items()},
+        ranges={name: tuple(map(int, each)) for name, each in stated.get("ranges", {}).items()},
         least_area_share=stated.get("least_area_share"),
         room=stated.get("room", {}),
         prices=stated.get("prices", {}),
@@ -331,15 +342,14 @@ def _made(where: str, kind: Callable[..., Any], values: Mapping[str, Any]) -> An
 
 def _faults(stated: Mapping[str, Any]) -> Iterator[Fault]:
     tree = every_figure()
-    others = ("voltage", "least_area_share", "ranges")
-    yield from _unknown("", stated, (*_CHOICES, *others, *tree))
+    yield from _unknown("", stated, (*_CHOICES, *_SINGLE, "ranges", *tree))
     for name, table in _CHOICES.items():
         more = stated.get(table, {})
         known = [*tree[table], *(more if isinstance(more, dict) else ())]
         if (chosen := stated.get(name, known[0])) not in known:
             yield Fault(name, f"must be one of {', '.join(known)}, got {chosen!r}")
-    for name in ("voltage", "least_area_share"):
-        if name in stated and not _is_number(stated[name]):
+    for name in _SINGLE:
+        if name in stated and not suits(stated[name], NUMBER):
             yield Fault(name, f"must be a number, got {stated[name]!r}")
     for name in ("ranges", *tree):
         if not isinstance(stated.get(name, {}), dict):
@@ -347,7 +357,7 @@ def _faults(stated: Mapping[str, Any]) -> Iterator[Fault]:
             return
     yield from _unknown("ranges.", stated.get("ranges", {}), FIELDS)
     for name, values in stated.get("ranges", {}).items():
-        if not (isinstance(values, list) and values and all(type(v) is int for v in values)):
+        if not suits(values, _RANGE):
             yield Fault(f"ranges.{name}", f"must be a list of whole numbers, got {values!r}")
     for name, usual in tree.items():
         if name in _NAMED and name != "packages":
@@ -377,13 +387,11 @@ def _figure_faults(
     if prefix != "packages.":  # which may have new ones
         yield from _unknown(prefix, stated, usual)
     for name, value in stated.items():
-        if isinstance(usual.get(name), tuple):
-            if not (isinstance(value, list) and value and all(map(_is_number, value))):
-                yield Fault(f"{prefix}{name}", f"must be a list of numbers, got {value!r}")
-        elif not _is_number(value):
-            yield Fault(f"{prefix}{name}", f"must be a number, got {value!r}")
-        elif prefix == "packages." and not value > 0:
-            yield Fault(f"{prefix}{name}", f"must be > 0, got {value!r}")
+        schema = _PACKAGE if prefix == "packages." else _figure_schema(usual.get(name))
+        if not suits(value, schema):
+            wanted = "a list of numbers" if schema is _FIGURES else "a number"
+            more = " > 0" if schema is _PACKAGE else ""
+            yield Fault(f"{prefix}{name}", f"must be {wanted}{more}, got {value!r}")
 
 
 def _unknown(prefix: str, table: Iterable[str], known: Iterable[str]) -> Iterator[Fault]:
@@ -393,8 +401,39 @@ def _unknown(prefix: str, table: Iterable[str], known: Iterable[str]) -> Iterato
             yield Fault(f"{prefix}{name}", f"is not a known key; there are {', '.join(allowed)}")
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+_SINGLE: Final = ("voltage", "least_area_share")
+_RANGE: Final = array_schema(WHOLE, least=1)
+_FIGURES: Final = array_schema(NUMBER, least=1)
+_PACKAGE: Final = POSITIVE  # watts
+
+
+def _figure_schema(usual: object) -> dict[str, Any]:
+    """Of a figure that is usually so."""
+    return _FIGURES if isinstance(usual, tuple) else NUMBER
+
+
+def technology_tables() -> dict[str, Any]:
+    """The schema of each key of a file, but for those of a room; limits of figures are not in it.
+
+    Of an entry that is new all figures must be there, of a built-in one those that differ.
+    """
+    tree = every_figure()
+    entries = {}
+    for table in _NAMED:
+        if table != "packages":
+            keys = dict.fromkeys(next(iter(tree[table].values())), NUMBER)
+            known = closed(object_schema({}, keys))
+            entries[table] = object_schema({}, dict.fromkeys(tree[table], known))
+            entries[table]["additionalProperties"] = closed(object_schema(keys))
+    entries["packages"] = map_schema(_PACKAGE)
+    figures = {
+        name: closed(object_schema({}, {key: _figure_schema(each) for key, each in usual.items()}))
+        for name, usual in tree.items()
+        if name not in _NAMED and name not in _OF_ROOM
+    }
+    ranges = closed(object_schema({}, dict.fromkeys(FIELDS, _RANGE)))
+    single = dict.fromkeys(_CHOICES, TEXT) | dict.fromkeys(_SINGLE, NUMBER)
+    return {**single, "ranges": ranges, **entries, **figures}
 
 
 # What a chip loses between its figures and a training run: the same rule for designs and devices

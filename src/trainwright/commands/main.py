@@ -532,14 +532,51 @@ def _faults(values: Mapping[str, Any], known: Mapping[str, Option]) -> Iterator[
 
 
 def _type_problem(row: Option, value: object) -> str | None:
+    from trainwright.formats.records import suits
+
+    wanted, schema = _written_as(row)
+    return None if suits(value, schema) else f"must be {wanted}"
+
+
+def _written_as(row: Option) -> tuple[str, dict[str, Any]]:
+    """How a file gives an option, in words and as a JSON Schema."""
     if row.reader.is_flag:
-        return None if isinstance(value, bool) else "must be true or false"
+        return "true or false", {"type": "boolean"}
+    text = {"type": "string"}
     if row.reader.repeats:
-        entries = value if isinstance(value, list) else [value]
-        texts = all(isinstance(entry, str) for entry in entries)
-        return None if texts else "must be a string or an array of strings"
-    plain = isinstance(value, (str, int, float)) and not isinstance(value, bool)
-    return None if plain else "must be a string or a number"
+        many = {"type": "array", "items": text}
+        return "a string or an array of strings", {"anyOf": [text, many]}
+    return "a string or a number", {"anyOf": [text, {"type": "number"}]}
+
+
+def config_schema(name: str) -> dict[str, Any]:
+    """The JSON Schema of a `--config` file of a command, as TOML is read.
+
+    A value is what the command line would take, so its range and unit are not in it.
+    """
+    from trainwright.formats.records import titled
+
+    stated = {row.flag: row for row in rows_of_command(name) if row.flag not in _NOT_IN_FILES}
+    schemas = {
+        flag: {**_written_as(row)[1], "description": row.help} for flag, row in stated.items()
+    }
+    either = {f"^{flag.replace('-', '[-_]')}$": each for flag, each in schemas.items()}
+    about = f"Options of `trainwright {name}`; those of the command line go before."
+    root = {"type": "object", "description": about, "properties": schemas}
+    return titled(
+        f"trainwright {name} --config",
+        {**root, "patternProperties": either, "additionalProperties": False},
+    )
+
+
+def plan_config_schema() -> dict[str, Any]:
+    """The JSON Schema of `plan --config`."""
+    return config_schema("plan")
+
+
+def estimate_config_schema() -> dict[str, Any]:
+    """The JSON Schema of `estimate --config`."""
+    return config_schema("estimate")
 
 
 def _as_typed(row: Option, value: Any) -> object:

@@ -219,8 +219,21 @@ _INPUTS: Final = {
     "galvatron-times": "formats.galvatron_json:times_schema",
     "galvatron-memory": "formats.galvatron_json:memory_schema",
     "placement-problem": "formats.phaze_json:placement_schema",
+    "technology": "chips.room:technology_schema",
+    "room": "chips.room:room_schema",
+    "plan-config": "commands.main:plan_config_schema",
+    "estimate-config": "commands.main:estimate_config_schema",
+    "measured-runs": "formats.measured_csv:runs_schema",
+    "predictions": "formats.measured_csv:predictions_schema",
+    "layer-times": "formats.measured_csv:layer_times_schema",
+    "layer-sizes": "formats.measured_csv:layer_sizes_schema",
 }
-SCHEMAS: Final = (*_INPUTS, *KINDS)
+# Records of documents; that of a stage of `codesign` is read by the next stage alone.
+_RECORDS: Final = {
+    **{kind: parts.record for kind, parts in KINDS.items()},
+    "codesign-graph": "formats.codesign_document:GraphResult",
+}
+SCHEMAS: Final = (*_INPUTS, *_RECORDS)
 
 
 def schema_of(name: str) -> dict[str, Any]:
@@ -231,9 +244,9 @@ def schema_of(name: str) -> dict[str, Any]:
     if name in _INPUTS:
         made: dict[str, Any] = part(_INPUTS[name])()
         return made
-    if name not in KINDS:
+    if name not in _RECORDS:
         raise InvalidInput.of("name", f'must be one of {", ".join(SCHEMAS)}, got "{name}"')
-    record = part(KINDS[name].record)
+    record = part(_RECORDS[name])
     made = json_schema(record, title=f"trainwright {name}")
     (version,) = (each.default for each in fields(record) if each.name == "format_version")
     made["properties"]["kind"] = {"const": name}

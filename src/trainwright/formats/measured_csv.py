@@ -13,7 +13,7 @@ import csv
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from trainwright.errors import Fault, InvalidInput, TrainwrightError
 from trainwright.formats import catalog
 from trainwright.formats.hf_config import load_config
+from trainwright.formats.records import object_schema, titled
 from trainwright.profile.measured_model import MeasuredLayers
 
 if TYPE_CHECKING:
@@ -349,7 +350,7 @@ def read_predictions(path: Path) -> Mapping[str, Mapping[str, float]]:
             text = row.get(column, "").strip()
             try:
                 if text:
-                    amounts[column] = _amount(text)
+                    amounts[column] = _AMOUNT.of(text)
             except ValueError:
                 faults.append(
                     Fault(f"line {line}, {column}", f'must be {_AMOUNT.rule}, got "{text}"')
@@ -440,9 +441,10 @@ def read_layer_files(paths: Sequence[Path]) -> MeasuredLayers:
                 wanted = [Fault(name, "must be a column of the file") for name in missing]
                 raise InvalidInput(wanted, source=str(path))
             try:
-                key = tuple(_KEY_READERS.get(name, str)(row[name]) for name in schema[0])
-                first, second, third = (_quantity(row[name]) for name in schema[1])
-                target.setdefault(key, {})[_index(row["layer_index"])] = (first, second, third)
+                key = tuple(_LAYER_CELLS[name].of(row[name]) for name in schema[0])
+                first, second, third = (_QUANTITY.of(row[name]) for name in schema[1])
+                index = _INDEX.of(row["layer_index"])
+                target.setdefault(key, {})[index] = (first, second, third)
             except ValueError:
                 faults.append(Fault(f"line {line}", "must have counts and amounts >= 0"))
         faults += [
@@ -511,32 +513,21 @@ def _run_fields(
     faults: list[Fault] = []
     unstated: list[str] = []
 
-    def parse(column: str, name: str, kind: _Kind, *, optional: bool) -> None:
+    own = set()
+    for column, name, kind, optional in _run_cells():
+        own.add(column)
         text = row.get(column, "").strip()
         if not text:
             if not optional:
                 unstated.append(column)
-            return
+            continue
         try:
-            fields[name] = kind.read(text)
+            fields[name] = kind.of(text)
         except ValueError:
             faults.append(Fault(f"line {line}, {column}", f'must be {kind.rule}, got "{text}"'))
-
-    for column, name in _TEXTS.items():
-        parse(column, name, _TEXT, optional=False)
-    for column, (name, optional) in _COUNTS.items():
-        parse(column, name, _COUNT, optional=optional)
-    for column, name in _OPTIONAL_TEXTS.items():
-        parse(column, name, _TEXT, optional=True)
-    for column, name in _AMOUNTS.items():
-        parse(column, name, _AMOUNT, optional=True)
-    parse("zero_stage", "zero_stage", _STAGE, optional=True)
-    parse("sequence_parallel", "sequence_parallel", _FLAG, optional=True)
-    parse("options", "options", _OPTIONS, optional=True)
     if "ep" in unstated:  # nothing to state of a dense model
         unstated.remove("ep")
         fields["states_experts"] = False
-    own = {*_TEXTS, *_COUNTS, *_OPTIONAL_TEXTS, *_AMOUNTS, *_SPECIAL}
     settings = {k: v for k, v in row.items() if k not in own and v.strip()}
     fields["settings"] = MappingProxyType(settings)
     return fields, faults, tuple(unstated)
@@ -559,13 +550,6 @@ def _amount(text: str) -> float:
 def _quantity(text: str) -> float:
     value = float(text)
     if not (math.isfinite(value) and value >= 0):
-        raise ValueError
-    return value
-
-
-def _index(text: str) -> int:
-    value = int(text)
-    if value < 0:
         raise ValueError
     return value
 
@@ -608,25 +592,114 @@ def _flag(text: str) -> bool:
     return (False, True)[(0.0, 1.0).index(value)]
 
 
+# A number > 0 and one >= 0 as cells state them, such as 8, 8.0, 1e-3 and 1_024.
+_DIGITS: Final = r"[0-9_]*\.?[0-9_]*([eE][+-]?[0-9_]+)?"
+_ABOVE_0: Final = rf"\+?(?=[0-9_.]*[1-9]){_DIGITS}"
+_FROM_0: Final = rf"\+?(?=\.?[0-9]){_DIGITS}"
+
+
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """What a cell must be; `read` raises `ValueError` where it is not."""
+    """What a cell must be: its shape, and how it is read, which raises `ValueError` otherwise."""
 
     read: Callable[[str], object]
     rule: str
+    pattern: str = ""  # any
+
+    def of(self, text: str) -> Any:
+        """The value of a cell; raises `ValueError`."""
+        if self.pattern and not re.fullmatch(self.pattern, text.strip()):
+            raise ValueError
+        return self.read(text)
+
+    def schema(self, *, may_be_empty: bool = False) -> dict[str, Any]:
+        """Of cells, as text."""
+        inside = f"({self.pattern})?" if may_be_empty else f"({self.pattern})"
+        shape = {"pattern": rf"^\s*{inside}\s*$"} if self.pattern else {}
+        return {"type": "string", **shape, "description": self.rule}
 
 
 _TEXT: Final = _Kind(str, "text")
-_COUNT: Final = _Kind(_count, f"a whole number from 1 to {_LARGEST_COUNT}")
-_AMOUNT: Final = _Kind(_amount, "a finite number > 0")
-_STAGE: Final = _Kind(_stage, "0, 1, 2 or 3")
-_FLAG: Final = _Kind(_flag, "0 or 1")
+_COUNT: Final = _Kind(_count, f"a whole number from 1 to {_LARGEST_COUNT}", _ABOVE_0)
+_AMOUNT: Final = _Kind(_amount, "a finite number > 0", _ABOVE_0)
+_QUANTITY: Final = _Kind(_quantity, "a finite number >= 0", _FROM_0)
+_INDEX: Final = _Kind(int, "a whole number >= 0", r"\+?[0-9]+")
+_STAGE: Final = _Kind(_stage, "0, 1, 2 or 3", r"[0-3](\.0*)?")
+_FLAG: Final = _Kind(_flag, "0 or 1", r"[01](\.0*)?|[Tt][Rr][Uu][Ee]|[Ff][Aa][Ll][Ss][Ee]")
 _OPTION_READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     **dict.fromkeys(_NUMBERS, _number_option),
     **dict.fromkeys(_FLAGS, _flag_option),
     **dict.fromkeys(_WORDS, _words_option),
 }
 _OPTIONS: Final = _Kind(
-    _options, f"a JSON object, with numbers for {', '.join(_NUMBERS)}, and true or false for flags"
+    _options,
+    f"a JSON object, with numbers for {', '.join(_NUMBERS)}, and true or false for flags",
+    r"\{[^\0]*\}",
 )
-_KEY_READERS: Final[Mapping[str, Callable[[str], Any]]] = {"micro_batch_seqs": _count, "tp": _count}
+# What the cells of a column must be, in both tables of layers.
+_LAYER_CELLS: Final = {
+    **dict.fromkeys(("model", "accelerator"), _TEXT),
+    **dict.fromkeys(("micro_batch_seqs", "tp"), _COUNT),
+    "layer_index": _INDEX,
+    **dict.fromkeys((*_TIMES[1], *_SIZES[1]), _QUANTITY),
+}
+
+
+def _run_cells() -> Iterator[tuple[str, str, _Kind, bool]]:
+    """Of each common column its field, what its cells must be, and whether they may be empty."""
+    for column, name in _TEXTS.items():
+        yield column, name, _TEXT, False
+    for column, (name, optional) in _COUNTS.items():
+        yield column, name, _COUNT, optional
+    for column, name in _OPTIONAL_TEXTS.items():
+        yield column, name, _TEXT, True
+    for column, name in _AMOUNTS.items():
+        yield column, name, _AMOUNT, True
+    for column, kind in zip(_SPECIAL, (_STAGE, _FLAG, _OPTIONS), strict=True):
+        yield column, column, kind, True
+
+
+# JSON Schemas of a row, an object of its cells by column
+# -------------------------------------------------------
+
+
+def runs_schema() -> dict[str, Any]:
+    """Of a table of measured runs; where a run needs what an empty cell would say, it is left."""
+    cells = {column: kind.schema(may_be_empty=True) for column, _, kind, _ in _run_cells()}
+    return _row_schema("measured runs", "A run", cells, _TELLING)
+
+
+def predictions_schema() -> dict[str, Any]:
+    """Of a table of predictions: an id, and one figure at least."""
+    cells = {column: _AMOUNT.schema(may_be_empty=True) for column in PREDICTED}
+    stated = {"pattern": r"\S"}
+    cells["row_id"] = {"type": "string", **stated}
+    some = [{"required": [name], "properties": {name: stated}} for name in PREDICTED]
+    return _row_schema("predictions", "A run as another predicts it", cells, ("row_id",)) | {
+        "anyOf": some
+    }
+
+
+def layer_times_schema() -> dict[str, Any]:
+    """Of a table of layer times."""
+    return _layer_schema("layer times", _TIMES)
+
+
+def layer_sizes_schema() -> dict[str, Any]:
+    """Of a table of layer sizes."""
+    return _layer_schema("layer sizes", _SIZES)
+
+
+def _layer_schema(what: str, table: tuple[tuple[str, ...], tuple[str, ...]]) -> dict[str, Any]:
+    columns = (*table[0], "layer_index", *table[1])
+    cells = {column: _LAYER_CELLS[column].schema() for column in columns}
+    return _row_schema(what, "A layer", cells, columns)
+
+
+def _row_schema(
+    what: str, of: str, cells: Mapping[str, Any], required: Sequence[str]
+) -> dict[str, Any]:
+    root = object_schema({}, dict(cells)) | {"required": [*required]}
+    about = f"{of}: a row of a CSV table, its cells as text by column; other columns may be there."
+    rest = {"description": about, "additionalProperties": {"type": "string"}}
+    return titled(f"a row of {what}", root | rest)

@@ -10,8 +10,10 @@ from __future__ import annotations
 import difflib
 import inspect
 import math
+import operator
+import sys
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from enum import StrEnum
 from functools import cache
@@ -389,6 +391,8 @@ def json_schema(record: type, *, title: str) -> dict[str, Any]:
 # Of files of others, whose keys are no names of ours, and whose objects may have further keys.
 AMOUNT: Final = {"type": "number", "minimum": 0}
 POSITIVE: Final = {"type": "number", "exclusiveMinimum": 0}
+NUMBER: Final = {"type": "number"}
+TEXT: Final = {"type": "string"}
 WHOLE: Final = {"type": "integer"}
 COUNT: Final = {"type": "integer", "minimum": 1}
 
@@ -404,6 +408,11 @@ def object_schema(required: dict[str, Any], optional: dict[str, Any] | None = No
     return {"type": "object", "properties": properties, "required": [*required]}
 
 
+def closed(schema: dict[str, Any]) -> dict[str, Any]:
+    """An object that has no further keys."""
+    return schema | {"additionalProperties": False}
+
+
 def map_schema(entry: Any, *, least: int = 0) -> Any:
     """An object whose keys are free, with so many entries at least."""
     return {"type": "object", "additionalProperties": entry, "minProperties": least}
@@ -412,6 +421,40 @@ def map_schema(entry: Any, *, least: int = 0) -> Any:
 def array_schema(entry: Any, *, least: int = 0) -> Any:
     """So many entries at least."""
     return {"type": "array", "items": entry, "minItems": least}
+
+
+def suits(value: object, schema: Mapping[str, Any]) -> bool:
+    """Whether a value of TOML is of a schema of scalars and lists, for readers without a record.
+
+    A number must be finite, of which a schema cannot speak.
+    """
+    if "anyOf" in schema:
+        return any(suits(value, each) for each in schema["anyOf"])
+    if "enum" in schema:
+        return value in schema["enum"]
+    match schema["type"]:
+        case "boolean":
+            return isinstance(value, bool)
+        case "string":
+            return isinstance(value, str)
+        case "array":
+            is_list = isinstance(value, list) and len(value) >= schema.get("minItems", 0)
+            return is_list and all(suits(each, schema["items"]) for each in value)  # type: ignore[attr-defined]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    if not -sys.float_info.max <= value <= sys.float_info.max:  # a number of TOML may be any
+        return False
+    if schema["type"] == "integer" and value != int(value):
+        return False
+    return all(is_kept(value, schema[name]) for name, is_kept in _LIMITS.items() if name in schema)
+
+
+_LIMITS: Final[Mapping[str, Callable[[float, float], bool]]] = {
+    "minimum": operator.ge,
+    "exclusiveMinimum": operator.gt,
+    "maximum": operator.le,
+    "exclusiveMaximum": operator.lt,
+}
 
 
 def _record_schema(record: type, definitions: dict[str, Any]) -> dict[str, Any]:
