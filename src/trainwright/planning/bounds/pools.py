@@ -25,7 +25,7 @@ update and what every step takes follow. Memory makes layers recompute as in
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import combinations, permutations
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
@@ -191,6 +191,7 @@ class MixedShelf:
     summed: dict[tuple[int, Point, Part], PointWork] = field(default_factory=dict)
     waiting: dict[tuple[int, Point], StageKinds] = field(default_factory=dict)
     rooms: dict[tuple[object, ...], Cluster] = field(default_factory=dict)
+    groups: dict[tuple[object, ...], Replicas] = field(default_factory=dict)
 
     @classmethod
     def of(cls, question: ModelQuestion) -> MixedShelf:
@@ -239,6 +240,13 @@ class MixedShelf:
             profile = self.profile(pool, candidate.point)
             self.rooms[key] = room_of_candidate(self.alone(pool), alike, profile, groups=groups)
         return self.rooms[key]
+
+    def replicas(self, candidate: MixedCandidate, members: Mapping[int, int]) -> Replicas:
+        """The groups of a rank of the candidate with so many replicas in each pool."""
+        key = (candidate.point, candidate.zero_stage, *members.items())
+        if key not in self.groups:
+            self.groups[key] = mixed_replicas(self.cluster, candidate.degrees, members)
+        return self.groups[key]
 
     def profile(self, pool: int, point: Point) -> Profile:
         """What layers cost at a point in a pool."""
@@ -559,6 +567,7 @@ class MixedWork:
     overlap: Overlap
     usable_bytes: tuple[float, ...]
     heads_s: tuple[tuple[float, float, float], ...] = ()
+    _exchanged_s: dict[tuple[object, ...], tuple[float, float]] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -604,14 +613,21 @@ class MixedWork:
         Layers may lie in any of the pools, each of which has so many replicas. Of a rank's chunks
         up to `group` microbatches pass each before any passes the next.
         """
-        groups = [mixed_replicas(self.cluster, degrees, {g: n}) for g, n in members.items()]
-        return self._least_s(_cheapest(groups), group)
+        key = degrees, *members.items(), group
+        if key not in self._exchanged_s:
+            groups = [mixed_replicas(self.cluster, degrees, {g: n}) for g, n in members.items()]
+            self._exchanged_s[key] = self._least_s(_cheapest(groups), group)
+        return self._exchanged_s[key]
 
     def shared_exchange_s(
         self, degrees: Parallelism, members: dict[int, int], *, group: int = 1
     ) -> tuple[float, float]:
         """The same for replicas of every layer in all the pools together."""
-        return self._least_s(mixed_replicas(self.cluster, degrees, members), group)
+        key = degrees, *members.items(), group, "shared"
+        if key not in self._exchanged_s:
+            replicas = mixed_replicas(self.cluster, degrees, members)
+            self._exchanged_s[key] = self._least_s(replicas, group)
+        return self._exchanged_s[key]
 
     def _least_s(self, replicas: Replicas, group: int) -> tuple[float, float]:
         hiding, own = float(zero.group_hiding(replicas.zero_stage, group)), self.exchanged

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from itertools import combinations_with_replacement, pairwise
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -414,6 +414,7 @@ class StageKinds:
     pairs: StagePairs | None = None
     shared: dict[Replicas, Sharing] = field(default_factory=dict)
     of_ranks_in_v: dict[Replicas, _core.PeelKinds] = field(default_factory=dict)
+    of_ranks_in_loops: dict[tuple[Any, ...], tuple[Any, ...]] = field(default_factory=dict)
     packed: dict[int, PackedFronts] = field(default_factory=dict)
     tails: dict[Replicas, tuple[PackedFronts, Floats]] = field(default_factory=dict)
     ways: dict[tuple[tuple[int, tuple[int, ...]], ...], Ways] = field(default_factory=dict)

@@ -218,7 +218,11 @@ class MixedLayouts:
     """Those of all shapes that use several pools; grids of counts are made once."""
 
     shelf: MixedShelf
+    schedules: tuple[Schedule, ...] = field(init=False)
     _grids: dict[tuple[object, ...], Grid] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.schedules = mixed_schedules(self.shelf.question)
 
     @property
     def shapes(self) -> tuple[Shape, ...]:
@@ -233,7 +237,7 @@ class MixedLayouts:
         found = 0
         for shape in self.shapes:
             grid, zero_stages = self._grid(shape, point), len(self._zero_stages(shape))
-            for schedule in mixed_schedules(self.shelf.question) if grid.size else ():
+            for schedule in self.schedules if grid.size else ():
                 found += zero_stages * int(self._chunks(schedule, shape, point, grid).sum())
         return found
 
@@ -292,7 +296,7 @@ class MixedLayouts:
         self, grid: Grid, shape: Shape, point: Point
     ) -> Iterator[tuple[str, int, Part, Grid]]:
         """By family and chunks, the layouts under which it cuts sequences into so many slices."""
-        for schedule in mixed_schedules(self.shelf.question):
+        for schedule in self.schedules:
             counts, family = self._chunks(schedule, shape, point, grid), schedule.family
             slices = slices_at(family, grid.depths(shape))
             for more in range(int(counts.max(initial=0))):
@@ -318,7 +322,7 @@ class MixedLayouts:
             bounded: Callable[..., Floats] = across_bounds_s
             if shape.name == "beside":
                 bounded = partial(beside_bounds_s, alike=runs_alike(self.shelf.question.allowed))
-            named = [own.family for own in mixed_schedules(self.shelf.question)]
+            named = [own.family for own in self.schedules]
             of_any = named if schedule == SEARCHED else [schedule]
             batch = self.shelf.question.workload.global_batch
             bounds_s = bounded(

@@ -684,18 +684,23 @@ class Loop:
         self, main: int, missing: int, most_blocks: int, *, exchanging: bool
     ) -> tuple[RankSharing, ...]:
         """What ranks exchange with replicas, by their blocks of the class `main`."""
-        lengths, p = self.lengths, self.shape.num_ranks
+        lengths, p, group = self.lengths, self.shape.num_ranks, self.shape.group_of_chunk
         least = np.maximum(lengths.least - missing, 0)
         extra = [max(0, most_blocks - int(least[rank::p].sum())) for rank in range(p)]
         if exchanging:
-            kinds_of_stage = self._kinds_of_stages(main, least, extra)
-            found = rank_sharing(
-                self.kinds,
-                self.replicas,
-                [kinds_of_stage[r::p] for r in range(p)],
-                most=max(extra),
-                group=self.shape.group_of_chunk,
-            )
+            # Families, orders of pools and their depths differ in none of this.
+            lies = lengths.first, lengths.after, lengths.least.tobytes(), lengths.most.tobytes()
+            key, known = (self.replicas, p, group, most_blocks, *lies), self.kinds.of_ranks_in_loops
+            if key not in known:
+                kinds_of_stage = self._kinds_of_stages(main, least, extra)
+                known[key] = rank_sharing(
+                    self.kinds,
+                    self.replicas,
+                    [kinds_of_stage[r::p] for r in range(p)],
+                    most=max(extra),
+                    group=group,
+                )
+            found = known[key]
         else:
             sizes = lengths.most - least
             found = tuple(

@@ -58,7 +58,6 @@ from trainwright.planning.splits.types import (
 from trainwright.plans import Plan, ReplicaGroup, Stage
 from trainwright.profile import Profile
 from trainwright.step.pipeline import PipelineShape, placement_of
-from trainwright.step.pools import mixed_replicas
 from trainwright.step.stages import CutHead, cut_head, rank_level
 
 if TYPE_CHECKING:
@@ -130,7 +129,7 @@ def _sites_across(shelf: MixedShelf, candidate: Across) -> list[Site]:
         pool: Site(
             kinds=shelf.kinds(pool, candidate.point, Part.of(candidate)),
             cluster=shelf.room(pool, candidate),
-            replicas=mixed_replicas(shelf.cluster, candidate.degrees, {pool: candidate.data}),
+            replicas=shelf.replicas(candidate, {pool: candidate.data}),
         )
         for pool in candidate.pools
     }
@@ -435,7 +434,7 @@ def _pool(shelf: MixedShelf, candidate: Beside, pool: int, count: int, limit_s: 
     site = Site(
         kinds=shelf.kinds(pool, candidate.point, Part.of(candidate)),
         cluster=shelf.room(pool, candidate),
-        replicas=mixed_replicas(shelf.cluster, candidate.degrees, members),
+        replicas=shelf.replicas(candidate, members),
     )
     profile = shelf.part(pool, candidate.point, Part.of(candidate))
     return _Pool(
