@@ -220,6 +220,8 @@ def test_under_json_what_is_unsupported_names_what_would_do(run):
     assert run(*asked).document["kind"] == "refusal"
     refused = run("sweep", "small.json", "--json")
     assert refused.document["faults"][0]["field"] == "command"
+    alone = run("--json")  # an option of commands, without one
+    assert (alone.code, alone.document["faults"][0]["field"]) == (2, "--json")
     unsupported = run("estimate", "small.json", "--plan", "small.json", "--json").document
     assert unsupported["message"]
 

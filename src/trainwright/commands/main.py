@@ -86,17 +86,6 @@ class _Program(click.Group):
         """In the order in which they are told of."""
         return list(COMMANDS)
 
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; with `ctx.obj`, what is owed on stdout, a refusal is a document, too."""
-        try:
-            return super().invoke(ctx)
-        except click.UsageError as error:
-            if ctx.obj:
-                parameter = getattr(error, "param", None)
-                option = getattr(error, "option_name", getattr(parameter, "name", None))
-                _print_refusal(InvalidInput.of(option or "command", error.format_message()))
-            raise
-
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of a name, from the table of options."""
         if cmd_name not in COMMANDS:
@@ -169,18 +158,31 @@ app = _Program(
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line and exit; never shows a traceback for a user's mistake."""
+    """Run the command line and exit; never shows a traceback for a user's mistake.
+
+    Where a document is owed on stdout, a refusal is one, too.
+    """
     _survive_narrow_encodings()
     # what is still to be printed on stdout; whoever prints it takes it away
     owed = {"document"} if "--json" in (sys.argv if arguments is None else arguments) else set()
     try:
-        app(arguments, prog_name="trainwright", obj=owed)
+        code = app(arguments, prog_name="trainwright", obj=owed, standalone_mode=False)
     except TrainwrightError as error:
         _complain(error)
         if owed:
             _print_refusal(error)
         sys.exit(error.exit_code)
-    raise AssertionError("the command line ends by itself")
+    except click.ClickException as error:  # what was given is no command, or not in its words
+        if owed:
+            parameter = getattr(error, "param", None)
+            option = getattr(error, "option_name", getattr(parameter, "name", None))
+            _print_refusal(InvalidInput.of(option or "command", error.format_message()))
+        error.show()
+        sys.exit(error.exit_code)
+    except click.Abort:
+        click.echo("Aborted!", file=sys.stderr)
+        code = 1
+    sys.exit(code or 0)
 
 
 def _survive_narrow_encodings() -> None:
