@@ -76,8 +76,11 @@ WANTED: Final = {
     "import_circles_at_run_time": "none",
     "places_that_state_a_rule": "one of each, and a native one in a hot loop",
     "classes_with_degrees": "about 8",
-    "calls_and_files_to_predict_step": "10 calls in 7 files; missed by `plan`: parts of a space, "
-    "answers of other processes and the search itself lie between",
+    "calls_and_files_to_predict_step": "10 calls in 7 files; missed by `plan`, see its way below",
+    "ways_to_predict_step": "between the command and the price of a plan: the call and those asked "
+    "in its place; a call with its runners-up; a question with what fits its account; the parts of "
+    "its space; the search of a part; what other processes have found; the plans of a split; "
+    "whether one fits",
     "files_that_name_zb-h1": "2",
     "docs_pages": "about 16",
     "docs_words": "30,000 at most",
@@ -215,8 +218,8 @@ def classes_with_degrees(trees: dict[str, ast.Module]) -> list[str]:
     return sorted(found)
 
 
-def way_to(function: str, arguments: tuple[str, ...]) -> tuple[int, int]:
-    """Calls inside the package from the front door to a function, and the files they lie in."""
+def way_to(function: str, arguments: tuple[str, ...]) -> list[tuple[str, str]]:
+    """Files and names of the calls inside the package from the front door to a function."""
     from trainwright_start import main as front_door
 
     way: list[tuple[str, str]] = []
@@ -227,7 +230,8 @@ def way_to(function: str, arguments: tuple[str, ...]) -> tuple[int, int]:
         while frame is not None:
             own = frame.f_code.co_filename.startswith(str(SOURCE / PACKAGE))
             if own and frame.f_code.co_name not in _NO_CALLS:
-                way.append((frame.f_code.co_filename, frame.f_code.co_name))
+                file = Path(frame.f_code.co_filename).relative_to(SOURCE)
+                way.append((str(file), frame.f_code.co_qualname))
             frame = frame.f_back
 
     given, sys.argv = sys.argv, [PACKAGE, *arguments]
@@ -238,7 +242,7 @@ def way_to(function: str, arguments: tuple[str, ...]) -> tuple[int, int]:
     finally:
         sys.setprofile(None)
         sys.argv = given
-    return len(way), len({file for file, _ in way})
+    return way[::-1]
 
 
 def counts() -> dict[str, object]:
@@ -266,6 +270,7 @@ def counts() -> dict[str, object]:
     native = [*(ROOT / "native").rglob("*.cpp"), *(ROOT / "native").rglob("*.hpp")]
     pages = sorted((ROOT / "docs").glob("*.md"))
     carriers = classes_with_degrees(trees)
+    ways = {name: way_to("predict_step", arguments) for name, arguments in FRONT_DOOR.items()}
     rooms: dict[str, int] = defaultdict(int)
     for name in known:
         rooms[".".join(name.split(".")[1:2]) or PACKAGE] += lines[name]
@@ -286,7 +291,10 @@ def counts() -> dict[str, object]:
         "classes_with_degrees": [n for n in carriers if not n.startswith(_RECORDS)],
         "records_with_degrees": [n for n in carriers if n.startswith(_RECORDS)],
         "calls_and_files_to_predict_step": {
-            name: way_to("predict_step", arguments) for name, arguments in FRONT_DOOR.items()
+            name: (len(way), len({file for file, _ in way})) for name, way in ways.items()
+        },
+        "ways_to_predict_step": {
+            name: [f"{file} {call}" for file, call in way] for name, way in ways.items()
         },
         "files_that_name_zb-h1": sorted(n for n, text in texts.items() if FAMILY.search(text)),
         "native_files": len(native),

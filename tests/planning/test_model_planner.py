@@ -27,7 +27,8 @@ from trainwright.planning.reasons.infeasible import diagnose_model
 from trainwright.planning.search import search as model_search
 from trainwright.planning.search.framework import loosest_of
 from trainwright.planning.search.orders import plan_per_stage
-from trainwright.planning.search.plans import best_first, least_step_s, price_split
+from trainwright.planning.search.plans import best_first, least_step_s
+from trainwright.planning.search.prefetch import PlanAsk, Shelf
 from trainwright.planning.search.search import plan_model, search_model
 from trainwright.planning.splits.chain import Split
 from trainwright.planning.splits.types import Priced
@@ -419,10 +420,10 @@ def test_a_plan_in_v_whose_pipeline_is_too_long_is_not_priced():
     )
     (best, *_) = plan_model(asked, Budget()).priced
     stages = best.plan.stages
-    again = partial(price_split, asked, best.candidate, best.profile, _split_of(best), Budget())
-    pipeline_s = least_step_s(best.step, asked.cluster.accelerator)
-    assert again(limit_s=pipeline_s * (1 - 1e-9)) is None
-    found = again(limit_s=pipeline_s * (1 + 1e-9))
+    again = partial(PlanAsk, best.candidate, _split_of(best))
+    pipeline_s, shelf = least_step_s(best.step, asked.cluster.accelerator), Shelf.of(asked)
+    assert again(pipeline_s * (1 - 1e-9)).answer(shelf, Budget()) is None
+    found = again(pipeline_s * (1 + 1e-9)).answer(shelf, Budget())
     assert found.step == replace(best.step, communication=())  # which is priced where it is told
     assert found.plan.stages == stages
 

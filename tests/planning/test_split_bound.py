@@ -20,7 +20,7 @@ from trainwright.planning.question.question import (
     Workload,
     estimate_profile,
 )
-from trainwright.planning.search.plans import price_split
+from trainwright.planning.search.prefetch import PlanAsk, Shelf
 from trainwright.planning.splits.chain import best_chain_split
 from trainwright.planning.splits.types import SplitQuestion
 from trainwright.plans import Plan, Stage
@@ -123,6 +123,6 @@ def test_the_best_split_is_a_bound_on_all_plans_and_the_plan_is_the_best(
         return
     assert split.bound_s <= least_s * (1 + 1e-12)
     assert split.bound_s >= 0.97 * least_s
-    found = price_split(question, candidate, profile, split, Budget())
+    found = PlanAsk(candidate, split).answer(Shelf.of(question), Budget())
     assert found is not None
     assert least_s * (1 - 1e-12) <= found.step.step_time_s <= least_s * 1.01

@@ -9,8 +9,7 @@ import pytest
 from exhaustive import LLAMA, asked
 from trainwright.execution import Budget
 from trainwright.planning.question.question import Candidate
-from trainwright.planning.search.plans import price_split
-from trainwright.planning.search.prefetch import Shelf, SplitAsk
+from trainwright.planning.search.prefetch import PlanAsk, Shelf, SplitAsk
 from trainwright.planning.splits.chain import Split
 from trainwright.planning.splits.types import best_family_split
 
@@ -27,11 +26,10 @@ def test_the_fastest_of_all_cuts_of_a_split_is_the_plan(blocks, fastest):
         microbatch_size=1, tensor=1, pipeline=4, data=1, schedule="zb-v", virtual_stages=2
     )
     shelf, budget = Shelf.of(question), Budget()
-    profile = shelf.profile(candidate.point)
     split = SplitAsk(best_family_split, candidate, 10.0).answer(shelf, budget)
 
     def step_s(split):
-        return price_split(question, candidate, profile, split, budget).step.step_time_s
+        return PlanAsk(candidate, split).answer(shelf, budget).step.step_time_s
 
     every = ((split.cuts, split.chosen), *split.others)
     alone_s = [

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from trainwright.cluster import Cluster
 from trainwright.documents import model_plan
@@ -89,41 +89,29 @@ if TYPE_CHECKING:
 # ------------------------------------------------------------
 
 
-def _found(
-    call: ModelCall, budget: Budget, *, crew: Crew | None, shelves: Shelves
-) -> tuple[ModelCall, ModelOutcome]:
-    """What the call finds, or the first that keeps less on a device where it finds nothing.
+class _Turn(NamedTuple):
+    """A call to search, what keeps even less if it was not asked so, and who was tried before."""
 
-    Then the other frameworks are asked, where none was named; which of them answers is said.
-    """
-    first: tuple[ModelCall, ModelOutcome] | None = None
-    usual, tried = call.question.allowed.framework, list[str]()
+    call: ModelCall
+    leaner: Iterator[ModelCall] | None
+    before: tuple[str, ...]
+
+
+def _in_turn(call: ModelCall) -> Iterator[_Turn]:
+    """The call, then those that keep less on a device; then the same of other frameworks."""
+    before: tuple[str, ...] = ()
     for asked in (call, *call.otherwise):
-        calls = leaner_calls(asked, is_named=not call.otherwise)
-        for each in calls:
-            if each is not asked and is_more_than_all_devices_hold(each.question):
-                continue
-            outcome = _outcome(each, budget, crew=crew, shelves=shelves)
-            if first is None:
-                first = (each, outcome)
-            if outcome.priced and each is not asked:
-                search = partial(_outcome, budget=budget, crew=crew, shelves=shelves)
-                each, outcome = quickest(each, outcome, calls, search, budget)
-            if outcome.priced and asked is not call:
-                said = f"framework: planned for {asked.question.allowed.framework}"
-                said += f": no plan fits that {_either([str(usual), *tried])} launches"
-                each = replace(each, warnings=(*each.warnings, said))
-            if outcome.priced:
-                return each, outcome
-            if budget.stopped:
-                return first
-        if asked is not call:
-            tried.append(str(asked.question.allowed.framework))
-    assert first is not None, "a call is asked itself"
-    if tried:
-        said = f"framework: no plan of {_either(tried)} fits either"
-        return replace(first[0], warnings=(*first[0].warnings, said)), first[1]
-    return first
+        leaner = leaner_calls(asked, is_named=not call.otherwise)
+        for each in leaner:
+            if each is asked:
+                yield _Turn(each, None, before)
+            elif not is_more_than_all_devices_hold(each.question):
+                yield _Turn(each, leaner, before)
+        before += (str(asked.question.allowed.framework),)
+
+
+def _saying(call: ModelCall, said: str) -> ModelCall:
+    return replace(call, warnings=(*call.warnings, f"framework: {said}"))
 
 
 def _either(names: Sequence[str]) -> str:
@@ -160,12 +148,48 @@ def plan_on_cluster(
 ) -> model_plan.ModelPlanResult:
     """The best plan on the cluster's one pool, or on its several pools; a `crew` helps.
 
-    On one pool plans are uniform, or, opted in, have degrees per stage.
+    On one pool plans are uniform, or, opted in, have degrees per stage. Where nothing fits, what
+    keeps less on a device is asked for; then the other frameworks are asked, where none was named,
+    and which of them answers is said.
     """
     if len(call.question.cluster.pools) > 1:
         return _plan_on_pools(call, budget, warnings=warnings, crew=crew)
     started_s, shelves = budget.cpu_s, Shelves()
-    call, outcome = _found(call, budget, crew=crew, shelves=shelves)
+    search = partial(_outcome, budget=budget, crew=crew, shelves=shelves)
+    first: ModelOutcome | None = None
+    for turn in _in_turn(call):
+        outcome = search(turn.call)
+        first = first or outcome
+        if outcome.priced or budget.stopped:
+            break
+    else:
+        if call.otherwise:
+            others = [str(one.question.allowed.framework) for one in call.otherwise]
+            call = _saying(call, f"no plan of {_either(others)} fits either")
+    assert first is not None, "a call is asked itself"
+    if not outcome.priced:
+        outcome = first
+    else:
+        call = turn.call
+        if turn.leaner is not None:
+            call, outcome = quickest(call, outcome, turn.leaner, search, budget)
+        if turn.before:
+            target = call.question.allowed.framework
+            said = f"planned for {target}: no plan fits that {_either(turn.before)} launches"
+            call = _saying(call, said)
+    document = _document_of(call, outcome, budget, shelves=shelves, warnings=warnings)
+    return replace(document, search_s=budget.cpu_s - started_s)
+
+
+def _document_of(
+    call: ModelCall,
+    outcome: ModelOutcome,
+    budget: Budget,
+    *,
+    shelves: Shelves,
+    warnings: Sequence[str],
+) -> model_plan.ModelPlanResult:
+    """What was found, with what is looked for once more: orders, a published layout, changes."""
     question = call.question
     most = max(call.top, NUM_ALTERNATIVES) if question.allowed.searches_orders else call.top
     if question.allowed.framework is not None:
@@ -230,7 +254,7 @@ def plan_on_cluster(
             "more time, or narrow the degrees (--tp, --pp, …)"
         )
         document = replace(document, warnings=(*document.warnings, short))
-    return replace(document, search_s=budget.cpu_s - started_s)
+    return document
 
 
 _PUBLISHED_S: Final = 60.0  # wall seconds for the best plan of a layout; it takes about one

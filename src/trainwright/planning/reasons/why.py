@@ -4,7 +4,7 @@ A dimension buys at most what a plan without it loses: one is looked for with th
 forbidden. A resource is worth what the *same* plan gains by 1% more of it, which one pricing
 answers; memory makes no plan faster by itself, so there another plan is looked for. So it is with
 everything that the question fixed: a plan is looked for with it free. All these searches are brief
-(`search.sketch_model`), so what they find is a plan that there is, and perhaps not the best. What
+(`sketch_runnable`), so what they find is a plan that there is, and perhaps not the best. What
 is known already leads them: the prices of layers, and the step of a plan that the space holds.
 """
 

@@ -24,9 +24,11 @@ from trainwright.model import RunShape, layer_graph
 from trainwright.model.operator import MLP_ACTIVATION
 from trainwright.planning.bounds.step import any_order_bounds_s
 from trainwright.planning.question.layouts import (
+    IN_V,
     ONLY_BOUNDED,
     SEARCHED_UNLESS_NAMED,
     RunnableDegrees,
+    schedules_of,
 )
 from trainwright.planning.question.question import (
     Aim,
@@ -37,18 +39,25 @@ from trainwright.planning.question.question import (
     missing_of_plan,
     with_usable,
 )
-from trainwright.planning.search.plans import key_of, of_kinds, told_of
-from trainwright.planning.search.prefetch import Shelves
+from trainwright.planning.search.frontier import Frontier
+from trainwright.planning.search.plans import (
+    best_first,
+    is_more_than_all_devices_hold,
+    key_of,
+    of_kinds,
+    told_of,
+)
+from trainwright.planning.search.prefetch import Foresight, Shelves
 from trainwright.planning.search.search import (
     NUM_ALTERNATIVES,
     WORTH_KEEPING,
     ModelOutcome,
+    ModelSearch,
     Outcome,
     SearchedModel,
     search_model,
-    sketch_model,
 )
-from trainwright.planning.splits.types import Priced
+from trainwright.planning.splits.types import BRIEF, Priced
 from trainwright.plans.capability import (
     Capability,
     Demands,
@@ -147,15 +156,40 @@ def sketch_runnable(
     any_will_do: bool = False,
     shelves: Shelves | None = None,
 ) -> Priced | None:
-    """The best plan that brief searches find of all parts of the space that a framework can run.
+    """The best plan that `BRIEF` searches find of all parts of the space; None where none does.
 
-    None where none beats a step that is known; the first that does may be asked for.
+    Nor is one told that does not beat the step of a plan that is known, `to_beat_s`; where
+    `any_will_do`, the first that does is.
+
+    The part of the least bound is searched first, and what it finds is to beat in the others, most
+    of which are over at once. Families in V are left out of a part unless only they are asked for:
+    to order the actions of one of their plans takes as long as all the rest.
     """
-    spaces = runnable_spaces(question.allowed, question.settings.recompute_modules)
-    parts = [replace(question, allowed=space) for space in spaces]
-    return sketch_model(
-        parts, budget, to_beat_s=to_beat_s, any_will_do=any_will_do, shelves=shelves
-    )
+    shelves, opened, aim = shelves or Shelves(), [], StepAim()
+    for space in runnable_spaces(question.allowed, question.settings.recompute_modules):
+        part = replace(question, allowed=space)
+        if is_more_than_all_devices_hold(part):
+            continue
+        offered = schedules_of(space, cuts_head=part.cuts_head)
+        quick = tuple(one for one in offered if one.family not in IN_V)
+        frontier = Frontier(part, shelves.of(part), aim, quick or offered, likely=True)
+        frontier.open(budget)
+        opened.append(frontier)
+    found: list[Priced] = []
+    best_s = to_beat_s
+    for frontier in sorted(opened, key=lambda each: each.least_s):
+        foresight = Foresight(frontier.shelf, budget, None)
+        search = ModelSearch(
+            frontier, budget, aim, foresight, num_told=1, patience=BRIEF, best_s=best_s
+        )
+        for ask in search.in_turn(below=to_beat_s if any_will_do else -math.inf):
+            search.settle(ask, foresight.answer(ask))
+        found += search.told(1, in_kind=False)
+        best_s = search.best_s
+        if any_will_do and best_s < to_beat_s:
+            break
+    best = next(iter(best_first(found)), None)
+    return best if best is not None and best.step.step_time_s < to_beat_s else None
 
 
 # Who is planned for where nobody is named: the first that can run what is asked.
@@ -267,7 +301,12 @@ def plan_runnable(
     refuse(weight_faults(question))
     account = question.account
     counts = account is not None and account.may_hold_less and question.keeps_beside
-    found = (_plan_counted if counts else _plan_or_leaner)(question, budget, wanted)
+    if counts:
+        found = _plan_counted(question, budget, wanted)
+    else:
+        found = _plan_all(question, budget, wanted)
+        if not found.priced and (leaner := _leaner(question)) is not None:
+            found = replace(found, priced=_plan_all(leaner, budget, wanted).priced)
     for allowed in _made_anew(question):
         more = _plan_without(replace(question, allowed=allowed), budget, wanted)
         found = _joined(found, more, wanted)
@@ -385,16 +424,15 @@ def weight_faults(question: ModelQuestion) -> Iterator[Fault]:
 _SHARDS_WEIGHTS: Final = 3  # the ZeRO stage
 
 
-def _plan_or_leaner(question: ModelQuestion, budget: Budget, wanted: _Wanted) -> ModelOutcome:
-    """All parts of the space; where hosts hold no plan of them, those that keep least there."""
-    found, modes = _plan_all(question, budget, wanted), question.allowed.recompute
+def _leaner(question: ModelQuestion) -> ModelQuestion | None:
+    """What is left of the question where only what keeps least on a host is allowed, if less."""
+    modes = question.allowed.recompute
     on_device = tuple(mode for mode in modes if mode is not Recompute.OFFLOAD)
     if question.settings.recipe.offload is not None and Recompute.FULL in modes:
         on_device = _FULL
-    if found.priced or on_device in (modes, ()):
-        return found
-    leaner = replace(question, allowed=replace(question.allowed, recompute=on_device))
-    return replace(found, priced=_plan_all(leaner, budget, wanted).priced)
+    if on_device in (modes, ()):
+        return None
+    return replace(question, allowed=replace(question.allowed, recompute=on_device))
 
 
 def _plan_counted(question: ModelQuestion, budget: Budget, wanted: _Wanted) -> ModelOutcome:
@@ -403,6 +441,9 @@ def _plan_counted(question: ModelQuestion, budget: Budget, wanted: _Wanted) -> M
     # Few may be left of all that are near the best.
     more = wanted._replace(num_alternatives=(_OF_A_KIND if in_kind else 1) * count, in_kind=False)
     alone = replace(question, account=None)
+
+    def search(asked: ModelQuestion) -> ModelOutcome:
+        return plan_runnable(asked, budget, **more._asdict())
 
     def fitting_of(found: ModelOutcome) -> tuple[list[Priced], float]:
         """The plans that fit, and how many bytes the others lack at least."""
@@ -419,17 +460,17 @@ def _plan_counted(question: ModelQuestion, budget: Budget, wanted: _Wanted) -> M
                 return fitting
             room_bytes -= min(missing_bytes, _LESS * room_bytes)
             cluster = with_usable(asked.cluster, room_bytes)
-            found = _plan_or_leaner(replace(asked, cluster=cluster), budget, more)
+            found = search(replace(asked, cluster=cluster))
         return fitting_of(found)[0]
 
-    first = _plan_or_leaner(alone, budget, more)
+    first = search(alone)
     fitting, missing_bytes = fitting_of(first)
     allowed = question.allowed
     if not fitting and missing_bytes and 1 in allowed.pipeline and allowed.pipeline != _ONE:
         # Plans without a pipeline are few, and what is counted is most of what they hold.
         unpiped = replace(alone, allowed=replace(allowed, pipeline=_ONE))
         with suppress(InvalidInput):  # nothing may be left of a field
-            fitting = with_less_room(unpiped, _plan_or_leaner(unpiped, budget, more))
+            fitting = with_less_room(unpiped, search(unpiped))
     if not fitting and missing_bytes:
         fitting = with_less_room(alone, first)
     proved = first.exhausted and bool(fitting or not first.priced)

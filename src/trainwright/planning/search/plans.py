@@ -236,52 +236,61 @@ _TRIES: Final = 4  # partitions with ever less room
 _OF_A_V: Final = 2  # splits that a search in V finds, unless one is longer than its limit
 
 
-def price_split(
+def plans_of_split(
     question: ModelQuestion,
     candidate: Candidate,
     profile: Profile,
     split: Split,
-    budget: Budget,
     *,
     limit_s: float = math.inf,
     again: SplitQuestion | None = None,
     in_rooms: bool = False,
-) -> Priced | None:
-    """The fastest plan of the split's cuts and, if that misses its bound, the partitioner's.
+) -> list[Plan]:
+    """The plans of the split's cuts, to be priced.
 
-    None where none fits; of families in V, where `least_step_s` is above the limit, too; these are
-    not priced in full (`priced_in_full`). `again` is
-    what to ask with less room where a split in V misses the memory, and `in_rooms` to ask it with
-    many rooms in any case (`vee_cuts.fastest_in_rooms`), where that is quickly done.
+    Of families in V it is the fastest alone, if that fits and `least_step_s` is within the limit.
+    `again` is what to ask with less room where a split in V misses the memory, and `in_rooms` to
+    ask it with many rooms in any case (`vee_cuts.fastest_in_rooms`), where that is quickly done.
     """
     every = (*([(split.cuts, split.chosen)] if split.cuts else []), *split.others)
     plans = [_plan(question, candidate, _stages_of(*each, candidate, profile)) for each in every]
-    if candidate.schedule in layouts.IN_V:
-        tried = fastest_plan(question, profile, plans, limit_s=limit_s)
-        if again is not None and tried.missing_bytes:
-            if len(every) < _OF_A_V:  # the other may have room as it is
-                tried = replace(tried, missing_bytes=0.0)
-            tried = _with_less_room(question, candidate, profile, again, tried, limit_s=limit_s)
-        if again is not None and in_rooms and is_small(again):
-            tries = split_tries(question, candidate, profile)
-            tried = fastest_in_rooms(again, tries, tried, limit_s=limit_s, but=frozenset(every))
-        if tried.plan is None:
-            return None
-        return _priced(question, candidate, profile, tried.plan, in_full=False)
-    found = [_priced(question, candidate, profile, plan) for plan in plans]
-    whole = (
-        candidate.schedule
-        in layouts.WHOLE_BACKWARD - layouts.CUTS_HEAD - layouts.ON_HOST - layouts.SLICED
-    )
-    if whole and not _is_near(found, split.bound_s):
-        found.append(_partitioned(question, candidate, profile, budget))
-        if not any(found) and (question.keeps_beside or _starts_fuller(question, profile, plans)):
-            found.append(_beside_account(question, candidate, profile, budget))
-    return min(
-        (each for each in found if each is not None),
-        key=lambda each: each.step.step_time_s,
-        default=None,
-    )
+    if candidate.schedule not in layouts.IN_V:
+        return plans
+    tried = fastest_plan(question, profile, plans, limit_s=limit_s)
+    if again is not None and tried.missing_bytes:
+        if len(every) < _OF_A_V:  # the other may have room as it is
+            tried = replace(tried, missing_bytes=0.0)
+        tried = _with_less_room(question, candidate, profile, again, tried, limit_s=limit_s)
+    if again is not None and in_rooms and is_small(again):
+        tries = split_tries(question, candidate, profile)
+        tried = fastest_in_rooms(again, tries, tried, limit_s=limit_s, but=frozenset(every))
+    return [] if tried.plan is None else [tried.plan]
+
+
+def price_beside(
+    question: ModelQuestion,
+    candidate: Candidate,
+    profile: Profile,
+    plans: Sequence[Plan],
+    found: Sequence[Priced | None],
+    budget: Budget,
+    *,
+    bound_s: float,
+) -> Iterator[Priced]:
+    """The partitioner's plan, where the plans of a split were priced and miss their bound.
+
+    If nothing fits even then, one with room for what a framework keeps beside the model.
+    """
+    beside = layouts.CUTS_HEAD | layouts.ON_HOST | layouts.SLICED
+    if candidate.schedule not in layouts.WHOLE_BACKWARD - beside or _is_near(found, bound_s):
+        return
+    plan = _partition(question, candidate, profile, budget)
+    other = None if plan is None else price_plan(question, candidate, profile, plan)
+    missing = other is None and not any(found)
+    if missing and (question.keeps_beside or _starts_fuller(question, profile, plans)):
+        other = _beside_account(question, candidate, profile, budget)
+    if other is not None:
+        yield other
 
 
 def _with_less_room(
@@ -329,13 +338,6 @@ def _stages_of(
             data_parallel=candidate.data,
             tensor_parallel=candidate.tensor,
         )
-
-
-def _partitioned(
-    question: ModelQuestion, candidate: Candidate, profile: Profile, budget: Budget
-) -> Priced | None:
-    plan = _partition(question, candidate, profile, budget)
-    return None if plan is None else _priced(question, candidate, profile, plan)
 
 
 def _partition(
@@ -526,7 +528,7 @@ def price_without_pauses(
     """The fastest plan of splits like these whose ranks need not pause (`vee_cuts`), if any."""
     tries = split_tries(question, candidate, profile)
     plan = fastest_without_pauses(tries, splits, limit_s=limit_s).plan
-    return None if plan is None else _priced(question, candidate, profile, plan, in_full=False)
+    return None if plan is None else price_plan(question, candidate, profile, plan)
 
 
 def price_cuts(
@@ -534,7 +536,7 @@ def price_cuts(
 ) -> Priced | None:
     """The plan of some cuts, priced; None where it does not fit."""
     plan = _plan(question, candidate, _stages_of(*split, candidate, profile))
-    return _priced(question, candidate, profile, plan)
+    return price_plan(question, candidate, profile, plan)
 
 
 def _plan(question: ModelQuestion, candidate: Candidate, stages: Iterator[Stage]) -> Plan:
@@ -551,15 +553,11 @@ def _plan(question: ModelQuestion, candidate: Candidate, stages: Iterator[Stage]
     )
 
 
-def _priced(
-    question: ModelQuestion,
-    candidate: Candidate,
-    profile: Profile,
-    plan: Plan,
-    *,
-    in_full: bool = True,
+def price_plan(
+    question: ModelQuestion, candidate: Candidate, profile: Profile, plan: Plan
 ) -> Priced | None:
-    """The plan priced; None where it does not fit."""
+    """The plan priced, of families in V not in full (`priced_in_full`); None where it misfits."""
+    in_full = candidate.schedule not in layouts.IN_V
     step = predict_step(plan, profile, question.cluster, **question.step_terms, in_full=in_full)
     if missing_of_plan(question, plan, profile, step) > 0:
         return None
@@ -579,10 +577,10 @@ def splits_itself(allowed: Allowed) -> bool:
     return allowed.framework is not None and capability_of(allowed.framework).splits_itself
 
 
-def price_own_stages(
+def plan_of_own_stages(
     question: ModelQuestion, candidate: Candidate, profile: Profile, kinds: StageKinds
-) -> Priced | None:
-    """The fastest plan of a candidate with one stage per rank; None where none fits.
+) -> Plan | None:
+    """The fastest plan of a candidate with one stage per rank; None where it has none.
 
     `kinds` may be those of another profile of the same costs.
     """
@@ -605,28 +603,7 @@ def price_own_stages(
     chosen = fastest_ways([site] * candidate.pipeline, cuts, shape)
     if chosen is None:
         return None
-    layers = profile.structure.layers
-    plan = Plan(
-        stages=tuple(
-            Stage.uniform(
-                tuple(layer.id for layer in layers[first:after]),
-                options_of(layers[first:after], rows, profile),
-                data_parallel=candidate.data,
-                tensor_parallel=candidate.tensor,
-            )
-            for (first, after), rows in zip(pairwise(cuts), chosen, strict=True)
-        ),
-        num_microbatches=workload.global_batch // candidate.microbatch_size,
-        microbatch_size=candidate.microbatch_size,
-        schedule=candidate.schedule,
-        parallelism=degrees,
-    )
-    step = predict_step(plan, profile, question.cluster, **question.step_terms)
-    if missing_of_plan(question, plan, profile, step) > 0:
-        return None
-    if not _host_holds(question, plan, profile, step):
-        return None
-    return Priced(candidate=candidate, plan=plan, profile=profile, step=step)
+    return _plan(question, candidate, _stages_of(cuts, chosen, candidate, profile))
 
 
 def cuts_of(profile: Profile, blocks_per_stage: Sequence[int]) -> tuple[int, ...]:

@@ -40,9 +40,11 @@ from trainwright.planning.question.question import (
     room_of_candidate,
 )
 from trainwright.planning.search.plans import (
+    plan_of_own_stages,
+    plans_of_split,
+    price_beside,
     price_cuts,
-    price_own_stages,
-    price_split,
+    price_plan,
     splits_itself,
 )
 from trainwright.planning.splits.chain import CutsAndRows, Split
@@ -307,9 +309,9 @@ class SplitAsk:
 
 @dataclass(frozen=True, slots=True)
 class PlanAsk:
-    """The plan of a candidate's split, priced; None where it does not fit.
+    """The fastest plan of a candidate's split, priced; None where none fits.
 
-    It is None where it is known to be longer than a limit, too (`plans.price_split`). A limit
+    It is None where it is known to be longer than a limit, too (`plans_of_split`). A limit
     that has come down since it was handed out leaves an answer right.
     """
 
@@ -324,18 +326,22 @@ class PlanAsk:
         question, candidate = shelf.question, self.candidate
         profile = shelf.profile(candidate.point)
         if splits_itself(question.allowed):
-            return price_own_stages(question, candidate, profile, shelf.kinds_of(candidate))
-        again = asked_of(shelf, candidate) if self.may_tighten or self.in_rooms else None
-        return price_split(
+            own = plan_of_own_stages(question, candidate, profile, shelf.kinds_of(candidate))
+            return None if own is None else price_plan(question, candidate, profile, own)
+        plans = plans_of_split(
             question,
             candidate,
             profile,
             self.split,
-            budget,
             limit_s=self.limit_s,
-            again=again,
+            again=asked_of(shelf, candidate) if self.may_tighten or self.in_rooms else None,
             in_rooms=self.in_rooms,
         )
+        found = [price_plan(question, candidate, profile, plan) for plan in plans]
+        bound_s = self.split.bound_s
+        found += price_beside(question, candidate, profile, plans, found, budget, bound_s=bound_s)
+        fitting = (each for each in found if each is not None)
+        return min(fitting, key=lambda each: each.step.step_time_s, default=None)
 
 
 def asked_of(shelf: Shelf, candidate: Candidate) -> SplitQuestion:

@@ -54,7 +54,6 @@ from trainwright.planning.splits.loop import (
     is_near,
 )
 from trainwright.planning.splits.types import (
-    BRIEF,
     HAIR,
     THOROUGH,
     Effort,
@@ -124,12 +123,12 @@ class ModelSearch:
     budget: Budget
     aim: Aim
     foresight: Foresight
-    answers: SplitAnswers
     num_told: int
     patience: Patience = THOROUGH
     splits: BestFirst[tuple[Candidate, Split]] = field(default_factory=BestFirst)
     priced: list[Priced] = field(default_factory=list)
     best_s: float = math.inf
+    answers: SplitAnswers = field(init=False)
     is_led: bool = field(init=False)
     bounds: BestFirst[Candidate] = field(default_factory=BestFirst)
     undecided: set[Candidate] = field(default_factory=set)
@@ -142,6 +141,7 @@ class ModelSearch:
     _seen: set[Candidate] = field(default_factory=set)
 
     def __post_init__(self) -> None:
+        self.answers = SplitAnswers(self.foresight)
         self.is_led = math.isfinite(self.best_s)
 
     @property
@@ -173,10 +173,11 @@ class ModelSearch:
         priced_s = [bound_s for bound_s, one in self.bounds if one.schedule in layouts.CHAIN]
         return min(self.best_s, left_s, *priced_s, *waiting_s)
 
-    def run(self, *, below: float = -math.inf, splits: float = math.inf) -> None:
-        """Until no candidate left can be better than the best plan, or the budget ends.
+    def in_turn(self, *, below: float = -math.inf, splits: float = math.inf) -> Iterator[PlanAsk]:
+        """What to price, until no candidate left can be better than the best plan.
 
-        A plan whose figure is `below` one that is given ends it, too, and so many `splits`.
+        Each is to be settled before the next is asked for. The budget ends it, too, as do a plan
+        whose figure is `below` one that is given, and so many `splits`.
         """
         while self.is_on:
             if self.best_s < below or self._searched >= splits or self.poll():
@@ -186,17 +187,22 @@ class ModelSearch:
                 self._set_chunks_aside()
                 continue
             if self.splits.least <= self.frontier.least_s:
-                _, (candidate, split) = self.splits.take()
-                self._price(candidate, split)
+                _, found = self.splits.take()
+                yield from self._worth_pricing(*found)
                 continue
             taken = self.frontier.take()
             if taken is not None:
-                self._sharpen(*taken, limit=WORTH_KEEPING * self.best_s)
+                yield from self._sharpen(*taken, limit=WORTH_KEEPING * self.best_s)
 
-    def add_runners_up(
+    def settle(self, ask: PlanAsk, found: Priced | None) -> None:
+        """Keep the plan of what was asked; a candidate without one stays undecided."""
+        if not self._keep_within(ask, found):
+            self.undecided.add(ask.candidate)
+
+    def runners_up(
         self, count: int, *, in_kind: bool = False, told: Sequence[Priced] = ()
-    ) -> None:
-        """Price the next best splits until there are enough alternatives, or it takes too long.
+    ) -> Iterator[PlanAsk]:
+        """What to price next, until there are enough alternatives, or it takes too long.
 
         Where these are to differ `in_kind`, candidates of a kind that is known wait aside, and none
         is looked for that is far from the best. The fewer, the more are `told` of other spaces.
@@ -225,7 +231,7 @@ class ModelSearch:
                     passes -= 1
                     cut.append((key, (candidate, split)))
                     continue
-                self._price(candidate, split)
+                yield from self._worth_pricing(candidate, split)
                 misses -= len(self.priced) == known
             elif tries and math.isfinite(self.frontier.least_s):
                 taken = self.frontier.take()
@@ -235,7 +241,7 @@ class ModelSearch:
                     continue
                 tries -= 1
                 if taken is not None:
-                    self._sharpen(*taken, limit=limit)
+                    yield from self._sharpen(*taken, limit=limit)
             else:
                 break
             if len(self.priced) > known:
@@ -309,10 +315,11 @@ class ModelSearch:
                 self.undecided.add(candidate)
         self.splits.revise(lambda key, split: key if split[0].schedule in layouts.CHAIN else None)
 
-    def _sharpen(self, bound: float, candidate: Candidate, *, limit: float) -> None:
+    def _sharpen(self, bound: float, candidate: Candidate, *, limit: float) -> Iterator[PlanAsk]:
         """Find the best split; one far above the coarse bound is left for later the first time.
 
-        Short stages are quickly looked through, and by then a better plan may be known.
+        Short stages are quickly looked through, and by then a better plan may be known. A split
+        that promises much is priced at once.
         """
         if candidate.schedule in layouts.IN_V:
             self.in_v.setdefault(candidate, bound)
@@ -334,7 +341,7 @@ class ModelSearch:
             sharper = replace(split, bound_s=max(bound_s, split.bound_s))
             key = self.aim.key(sharper.bound_s, devices)
             if split.cuts and key < _WORTH_TRYING * self.best_s:
-                self._price(candidate, sharper)
+                yield from self._worth_pricing(candidate, sharper)
             else:
                 self.splits.add(key, (candidate, sharper))
 
@@ -372,7 +379,8 @@ class ModelSearch:
             if ask := self.answers.unanswered(bound_family_splits, candidate, limit_s=near_s):
                 yield ask
 
-    def _price(self, candidate: Candidate, split: Split) -> None:
+    def _worth_pricing(self, candidate: Candidate, split: Split) -> Iterator[PlanAsk]:
+        """The split, unless no plan of it is short enough; several chunks are ordered first."""
         self.keep_bound(self.key(split.bound_s, candidate), candidate)
         longest_s = self.longest_worth_pricing_s(candidate)
         if split.bound_s >= longest_s:
@@ -382,8 +390,7 @@ class ModelSearch:
             self._spend(_PRICING if math.isinf(longest_s) else _PRICING // 2, candidate)
             limit_s = min(_NEAR * split.bound_s, longest_s)
             split = self.answers.find(best_family_split, candidate, limit_s=limit_s)
-        if not self.price_within(longest_s, candidate, split, may_tighten=not self.has_plan):
-            self.undecided.add(candidate)
+        yield PlanAsk(candidate, split, longest_s, may_tighten=not self.has_plan)
 
     def price_within(
         self,
@@ -400,9 +407,12 @@ class ModelSearch:
         So it may while there is no plan at all, and for what may still be better in the end.
         """
         ask = PlanAsk(candidate, split, longest_s, may_tighten, in_rooms)
-        found: Priced | None = self.foresight.answer(ask)
+        return self._keep_within(ask, self.foresight.answer(ask))
+
+    def _keep_within(self, ask: PlanAsk, found: Priced | None) -> bool:
+        """Whether what was found is no longer than the limit of what was asked; it is kept."""
         device = self.shelf.question.cluster.accelerator
-        if found is None or least_step_s(found.step, device) > longest_s:
+        if found is None or least_step_s(found.step, device) > ask.limit_s:
             return False
         self.keep(found)
         return True
@@ -910,20 +920,14 @@ def search_model(
     least_s, is_hopeless = frontier.least_s, is_more_than_all_devices_hold(question)
     foresight = Foresight(shelf, budget, crew)
     search = ModelSearch(
-        *(frontier, budget, aim, foresight, SplitAnswers(foresight)),
+        *(frontier, budget, aim, foresight),
         num_told=NUM_ALTERNATIVES,
         patience=THOROUGH.times(question.effort),
         best_s=to_beat,
     )
     if not is_hopeless:
-        search.run(splits=_LONG)
-        if search.is_on:
-            lead_in_v(search)
-            search.run()
-        finish(search)
-        search.add_runners_up(num_alternatives, in_kind=in_kind, told=told)
-        try_uneven(search)
-        try_small_spaces(search)
+        for ask in _from_best_to_last(search, num_alternatives, in_kind=in_kind, told=told):
+            search.settle(ask, foresight.answer(ask))
     return SearchedModel(
         search=search,
         least_s=least_s,
@@ -935,50 +939,18 @@ def search_model(
     )
 
 
-def sketch_model(
-    parts: Sequence[ModelQuestion],
-    budget: Budget,
-    *,
-    to_beat_s: float = math.inf,
-    any_will_do: bool = False,
-    shelves: Shelves | None = None,
-) -> Priced | None:
-    """A good plan of one of several questions: what `BRIEF` searches find; None where none does.
-
-    Nor is one told that does not beat the step of a plan that is known, `to_beat_s`; where
-    `any_will_do`, the first that does is.
-
-    The part of the least bound is searched first, and what it finds is to beat in the others, most
-    of which are over at once. Families in V are left out of a part unless only they are asked for:
-    to order the actions of one of their plans takes as long as all the rest.
-    """
-    shelves, opened = shelves or Shelves(), []
-    for question in parts:
-        if is_more_than_all_devices_hold(question):
-            continue
-        shelf, cuts_head = shelves.of(question), question.cuts_head
-        offered = layouts.schedules_of(question.allowed, cuts_head=cuts_head)
-        quick = tuple(one for one in offered if one.family not in layouts.IN_V)
-        frontier = Frontier(question, shelf, StepAim(), quick or offered, likely=True)
-        frontier.open(budget)
-        opened.append(frontier)
-    found: list[Priced] = []
-    best_s = to_beat_s
-    for frontier in sorted(opened, key=lambda each: each.least_s):
-        foresight = Foresight(frontier.shelf, budget, None)
-        search = ModelSearch(
-            *(frontier, budget, StepAim(), foresight, SplitAnswers(foresight)),
-            num_told=1,
-            patience=BRIEF,
-            best_s=best_s,
-        )
-        search.run(below=to_beat_s if any_will_do else -math.inf)
-        found += search.told(1, in_kind=False)
-        best_s = search.best_s
-        if any_will_do and best_s < to_beat_s:
-            break
-    best = next(iter(best_first(found)), None)
-    return best if best is not None and best.step.step_time_s < to_beat_s else None
+def _from_best_to_last(
+    search: ModelSearch, count: int, *, in_kind: bool, told: Sequence[Priced]
+) -> Iterator[PlanAsk]:
+    """What to price one after the other: for the best plan, then for `count` runners-up."""
+    yield from search.in_turn(splits=_LONG)
+    if search.is_on:
+        lead_in_v(search)
+        yield from search.in_turn()
+    finish(search)
+    yield from search.runners_up(count, in_kind=in_kind, told=told)
+    try_uneven(search)
+    try_small_spaces(search)
 
 
 def _without_a_plan(considered: int, budget: Budget, *, is_complete: bool) -> ModelOutcome:
