@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from mixed_clusters import ETHERNET
-from trainwright import diff, estimate, explain, improve, plan, reasons, sweep, what_if
+from trainwright import diff, estimate, explain, improve, plan, reasons, sweep, verify, what_if
 from trainwright.cluster import Cluster
 from trainwright.commands.export import bundle_of, export
 from trainwright.documents.jobs import _places_in, job_of
@@ -17,6 +17,7 @@ from trainwright.errors import Inexpressible, InvalidInput, UnsupportedFeature
 from trainwright.formats import catalog
 from trainwright.formats.document_json import decode
 from trainwright.formats.profile_json import write_profile
+from trainwright.lab.verify_orders import subject_of
 from trainwright.options.inputs import resolve_model
 from trainwright.planning.question.question import (
     Allowed,
@@ -110,6 +111,47 @@ def test_a_step_is_drawn_the_same_by_both_roads(roads):
         assert own["dur"] == pytest.approx(other["dur"], abs=1e-5)
     with pytest.raises(UnsupportedFeature, match="is a profile: it says what layers cost"):
         bundle_of(known, "pytorch")
+
+
+@pytest.mark.parametrize("options", RUNS)
+def test_orders_are_verified_the_same_by_both_roads(roads, options):
+    config, profile, cluster = roads
+    told = estimate(config, cluster=cluster, calibration="none", **BATCH, **options)
+    usual = {"zero": 1, "micro_batch": 1, **options}
+    known = estimate(profile, cluster=cluster, global_batch=16, **usual)
+    found = [verify(each, level=1, self_test=True).document for each in (told, known)]
+    for each in found:
+        assert each.passed, each.checks
+    subjects = [subject_of(each.document) for each in (told, known)]
+    for one, other in zip(*(each.stages for each in subjects), strict=True):
+        assert [name for name in one if name.startswith("block")] == [
+            name for name in other if name.startswith("block")
+        ]
+    assert subjects[0].is_sharded == subjects[1].is_sharded
+    assert subjects[0].data_parallel == subjects[1].data_parallel
+    assert [replace(each, detail="") for each in found[0].checks if each.level == 0] == [
+        replace(each, detail="") for each in found[1].checks if each.level == 0
+    ]
+
+
+def test_plans_of_a_profile_are_verified_on_one_pool_and_on_several(roads):
+    _, profile, cluster = roads
+    alone = plan(profile, cluster=cluster, global_batch=16, pp="2..", zero="2")
+    several = plan(profile, cluster=halls(cluster), global_batch=16, micro_batch=1, tp=1)
+    assert several.document.layout != "alone"
+    for made in (alone, several):
+        found = verify(made, level=1, self_test=True).document
+        assert found.passed, found.checks
+        assert all(control.caught for control in found.controls)
+        assert "a profile does not say what its layers are" in found.notes[0]
+    edited = replace(alone.document, pipeline_s=1.0)
+    assert not verify(edited, level=1).document.passed
+    nothing = plan(profile, cluster=cluster, global_batch=16, memory="100MB").document
+    assert not nothing.stages
+    with pytest.raises(InvalidInput, match="holds no plan: its status is"):
+        verify(nothing, level=0)
+    with pytest.raises(InvalidInput, match="dry-run: must be left out: a profile says what"):
+        verify(alone, dry_run=True)
 
 
 @pytest.mark.slow

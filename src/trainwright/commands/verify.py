@@ -187,6 +187,12 @@ def _dry_run(document: verify_orders.Verifiable, found: _Findings) -> None:
     if not isinstance(document, (ModelPlanResult, ModelEstimateResult)):
         problem = f'must be a plan or an estimate of a model, got "{document.kind}"'
         raise InvalidInput.of("document", f"{problem}, which has no model to run")
+    if document.request.model.kind == "profile":
+        problem = (
+            "must be left out: a profile says what layers cost, not what they are, so there is no "
+            "model to run; the orders and their memory are checked without it"
+        )
+        raise InvalidInput.of("dry-run", problem)
     said, checked = verify_orders.check_document(document)
     found.checks.append(said)
     found.out_of_scope = _BESIDE_TENSORS

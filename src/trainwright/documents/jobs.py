@@ -35,6 +35,7 @@ from trainwright.plans.job import Job, Orders, Stamp
 from trainwright.plans.lowered import Timeline
 from trainwright.plans.plan import FORMAT_VERSION, Embedded
 from trainwright.profile import Profile, Recompute
+from trainwright.profile.measured_model import MeasuredModel
 from trainwright.provenance import __version__
 from trainwright.scheduling.lower import as_pytorch_runs, lower
 from trainwright.step.account import step_timeline, timeline_of
@@ -45,6 +46,7 @@ from trainwright.units import format_bytes, format_seconds
 if TYPE_CHECKING:
     from trainwright.model import TransformerConfig
     from trainwright.options.inputs import ModelInput
+    from trainwright.plans.prediction import RankRecord
     from trainwright.profile.measured_model import Trained
 
 Jobbed = ModelPlanResult | ModelEstimateResult
@@ -227,30 +229,52 @@ def block_modes(document: Jobbed) -> list[tuple[Recompute, ...]]:
     Of replicas on several pools that differ in it, those of the first.
     """
     document = priced_plan(document)
-    if isinstance(document, ModelPlanResult) and document.on_pools:
-        model, _ = model_and_cluster(document.request)
-        return [stage.block_modes for stage in planned_parts(document, model)]
+    several = document if isinstance(document, ModelPlanResult) and document.on_pools else None
     if document.request.model.kind != "profile":
-        return [stage.block_modes for stage in job_of(document).stages]
-    plan, profile, _ = plan_and_profile(document)
-    costs, tensor = profile.costs, plan.stages[0].tensor_parallel
-    blocks = {
-        layer.id: layer.layer_class
-        for layer in profile.structure.layers
-        if layer.name == LayerKind.BLOCK
-    }
+        if several is None:
+            return [stage.block_modes for stage in job_of(document).stages]
+        model, _ = model_and_cluster(several.request)
+        return [stage.block_modes for stage in planned_parts(several, model)]
+    measured, _ = trained_and_cluster(document.request)
+    assert isinstance(measured, MeasuredModel)
+    layers = measured.any_profile.structure.layers
+    blocks = {layer.id for layer in layers if layer.name == LayerKind.BLOCK}
+    ranks = () if several is None else several.ranks
+    first = tuple(rank for rank in ranks if rank.chain == 0)
+    return [
+        tuple(mode for layer, mode in own.items() if layer in blocks)
+        for own in measured_modes(document, first)
+    ]
+
+
+def measured_modes(
+    document: Jobbed, ranks: Sequence[RankRecord] = ()
+) -> list[dict[int, Recompute]]:
+    """How each layer that was measured recomputes, by virtual stage; in a chain with these ranks.
+
+    Without ranks the document is of one pool.
+    """
+    if ranks:
+        document = priced_plan(document)
+        assert isinstance(document, ModelPlanResult), "chains are of a plan"
+        model, _ = trained_and_cluster(document.request)
+        degrees = document.parallelism
+        assert isinstance(model, MeasuredModel) and degrees is not None
+        profile = model.offered[document.micro_batch or 1, degrees.tensor]
+        chosen = [
+            {int(layer): option for layer, option in stage.options_of(ranks[stage.rank]).items()}
+            for stage in document.stages
+        ]
+    else:
+        plan, profile, _ = plan_and_profile(document)
+        chosen = [stage.option_of for stage in plan.stages]
+    costs = profile.costs
+    rows = {e.id: costs.rows_of(e.layer_class) for e in profile.structure.layers}
 
     def mode_of(layer: int, option: str) -> Recompute:
-        return next(
-            costs.recompute[row]
-            for row in costs.rows_of(blocks[layer])
-            if (costs.option_ids[row], costs.tensor_parallel[row]) == (option, tensor)
-        )
+        return next(costs.recompute[row] for row in rows[layer] if costs.option_ids[row] == option)
 
-    return [
-        tuple(mode_of(*pair) for pair in stage.option_of.items() if pair[0] in blocks)
-        for stage in plan.stages
-    ]
+    return [{layer: mode_of(layer, own) for layer, own in each.items()} for each in chosen]
 
 
 # The run that a document is about: what an estimate states, or what a plan comes to

@@ -7,7 +7,7 @@ against the laws of `scheduling.simulate` and, with every transfer written out, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import singledispatch
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from trainwright.documents.jobs import job_of, timelines_of
+from trainwright.documents.jobs import job_of, measured_modes, timelines_of
 from trainwright.documents.model_estimate import ModelEstimateResult
 from trainwright.documents.model_plan import ModelPlanResult
 from trainwright.documents.open import recheck
@@ -27,7 +27,7 @@ from trainwright.documents.profile_plan import (
     StageRecord,
     profile_of_request,
 )
-from trainwright.documents.runs import model_and_cluster, planned_parts
+from trainwright.documents.runs import planned_parts, trained_and_cluster
 from trainwright.documents.schedule import ScheduleResult, timeline_of
 from trainwright.documents.verification import Check, Control, Outcome
 from trainwright.errors import InvalidInput, UnsupportedFeature
@@ -41,12 +41,15 @@ from trainwright.plans.lowered import LoweredKind, LoweredSchedule, Timeline, re
 from trainwright.plans.plan import DEFAULT_SCHEDULE, Parallelism
 from trainwright.plans.schedule import ActionKind, Schedule
 from trainwright.profile import Recompute
+from trainwright.profile.measured_model import MeasuredModel
 from trainwright.scheduling.lower import as_pytorch_runs, lower, meets_in_order, validate_lowered
 from trainwright.scheduling.simulate import validate
 from trainwright.units import format_bytes
 
 if TYPE_CHECKING:
     from trainwright.model import TransformerConfig
+    from trainwright.plans.prediction import RankRecord
+    from trainwright.profile.measured_model import Trained
 
 
 # What there is to replay of a document: its orders, or 1F1B over replicated stages
@@ -171,6 +174,8 @@ def _(document: ModelPlanResult) -> Pipeline | Replicas:
 
     if document.on_pools:
         return _of_chains(document)
+    if document.request.model.kind == "profile":
+        return _of_measured(document, document.peak_memory_bytes_per_rank or ())
     job = job_of(document)
     if job.parallelism is None:
         return of_own_degrees(document, job)
@@ -183,7 +188,11 @@ def _(document: ModelEstimateResult) -> Pipeline:
     if document.plan is not None:
         return _of_chains(document.plan)
     held = tuple(rank.total_bytes for rank in document.memory)
-    return replace(_of_job(document, job_of(document), held), makespan_s=document.pipeline_s)
+    if document.request.model.kind == "profile":
+        found = _of_measured(document, held)
+    else:
+        found = _of_job(document, job_of(document), held)
+    return replace(found, makespan_s=document.pipeline_s)
 
 
 def _of_chains(document: ModelPlanResult) -> Pipeline:
@@ -191,28 +200,88 @@ def _of_chains(document: ModelPlanResult) -> Pipeline:
     degrees = document.parallelism
     if not document.stages or degrees is None:
         raise InvalidInput.of("document", f'holds no plan: its status is "{document.status}"')
-    model, _ = model_and_cluster(document.request)
+    model, _ = trained_and_cluster(document.request)
     timelines = timelines_of(document)
     latest = max(range(len(timelines)), key=lambda at: timelines[at].makespan_s)
     found = []
     for number, timeline in enumerate(timelines):
         ranks = [rank for rank in document.ranks if rank.chain == number]
-        parts = planned_parts(document, model, ranks)
+        stages, notes = _run_in_small(document, model, ranks)
         pools = " → ".join(dict.fromkeys(rank.device_kind for rank in ranks))
         found.append(
             Pipeline(
                 timeline=timeline,
                 schedule=document.schedule or DEFAULT_SCHEDULE,
-                stages=tiny_stages(model, parts),
+                stages=stages,
                 data_parallel=ranks[0].count,
                 is_sharded=degrees.zero_stage >= _SHARDING and degrees.data * degrees.context > 1,
                 makespan_s=document.pipeline_s if number == latest else None,
                 peak_bytes=tuple(rank.memory_bytes for rank in ranks),
-                notes=tuple(_notes(model, parts, degrees)),
+                notes=notes,
                 chain=f"{ranks[0].count} x {pools}" if len(timelines) > 1 else "",
             )
         )
     return replace(found[0], beside=tuple(found[1:]))
+
+
+def _run_in_small(
+    document: ModelPlanResult, model: Trained, ranks: Sequence[RankRecord]
+) -> tuple[tuple[token_replay.Stage, ...], tuple[str, ...]]:
+    """The layers that a chain with these ranks runs in small, and what they leave out."""
+    degrees = document.parallelism
+    assert degrees is not None, "chains of like replicas share their degrees"
+    if isinstance(model, MeasuredModel):
+        modes = measured_modes(document, ranks)
+        return _tiny_measured(model, modes), tuple(_notes_of_measured(modes, degrees))
+    parts = planned_parts(document, model, ranks)
+    return tiny_stages(model, parts), tuple(_notes(model, parts, degrees))
+
+
+def _of_measured(
+    document: ModelPlanResult | ModelEstimateResult, peak_bytes: tuple[float, ...]
+) -> Pipeline:
+    """What was measured, on one pool."""
+    if isinstance(document, ModelPlanResult):
+        degrees, schedule = document.parallelism, document.schedule
+        if not document.stages or degrees is None:
+            raise InvalidInput.of("document", f'holds no plan: its status is "{document.status}"')
+    else:
+        run = document.request.configuration
+        degrees, schedule = run.parallelism, run.schedule
+    model, _ = trained_and_cluster(document.request)
+    assert isinstance(model, MeasuredModel), "of a profile"
+    modes = measured_modes(document)
+    return Pipeline(
+        timeline=timelines_of(document)[0],
+        schedule=schedule or DEFAULT_SCHEDULE,
+        stages=_tiny_measured(model, modes),
+        data_parallel=degrees.data,
+        is_sharded=degrees.zero_stage >= _SHARDING and degrees.data > 1,
+        peak_bytes=peak_bytes,
+        notes=tuple(_notes_of_measured(modes, degrees)),
+    )
+
+
+def _tiny_measured(
+    model: MeasuredModel, stages: Sequence[Mapping[int, Recompute]]
+) -> tuple[token_replay.Stage, ...]:
+    """Blocks, and norms for layers beside them, of each virtual stage, recomputed as they say."""
+    names = {layer.id: layer.name for layer in model.any_profile.structure.layers}
+
+    def tiny(layer: int, mode: Recompute) -> str:
+        own = token_replay.BLOCK if names[layer] == LayerKind.BLOCK else token_replay.NORM
+        is_plain = mode is Recompute.NONE
+        is_plain |= mode is not Recompute.FULL and own != token_replay.BLOCK
+        return own if is_plain else f"{own}:{mode.value}"
+
+    return tuple(tuple(tiny(*pair) for pair in own.items()) for own in stages)
+
+
+def _notes_of_measured(
+    stages: Sequence[Mapping[int, Recompute]], degrees: Parallelism
+) -> Iterator[str]:
+    yield "a profile does not say what its layers are: blocks run, and norms beside them"
+    yield from _notes_of_modes((tuple(own.values()) for own in stages), degrees)
 
 
 def _of_job(
@@ -277,9 +346,14 @@ def _notes(
         yield "the reference does not run"
     if model.num_mtp_layers:
         yield "layers that predict further tokens run as plain blocks"
-    if any(Recompute.SELECTIVE in part.recompute for part in parts):
+    yield from _notes_of_modes((part.recompute for part in parts), degrees)
+
+
+def _notes_of_modes(stages: Iterable[Sequence[Recompute]], degrees: Parallelism) -> Iterator[str]:
+    modes = {mode for own in stages for mode in own}
+    if Recompute.SELECTIVE in modes:
         yield "selective recomputation runs attention scores and the activation again"
-    if any(Recompute.OFFLOAD in part.recompute for part in parts):
+    if Recompute.OFFLOAD in modes:
         yield "blocks that use the host copy all they keep there and back"
     if degrees.zero_stage:
         yield f"ZeRO-{degrees.zero_stage}: replicas hold whole parameters here"
