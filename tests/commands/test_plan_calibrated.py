@@ -10,11 +10,13 @@ import pytest
 from rich.console import Console
 
 import trainwright
+from trainwright.cluster.calibration import Calibration, Constant
 from trainwright.commands.main import main
 from trainwright.documents.open import recheck
 from trainwright.documents.plan_view import unfitted_line
 from trainwright.documents.printing import render
 from trainwright.execution import Budget
+from trainwright.formats import catalog
 from trainwright.formats.calibration_toml import built_in_calibrations, write_calibrations
 from trainwright.pages.command import command_of
 
@@ -146,3 +148,63 @@ def test_a_plan_takes_no_overlap_that_its_efficiencies_hold():
     assert hiding.lower_bound_s == plain.lower_bound_s
     assert any(line.startswith("overlap: tensor=0.9") for line in hiding.warnings)
     assert "--overlap tensor=0.9" in command_of(hiding).text
+
+
+def fitted(upon=None, **constants):
+    """A calibration of H100s by three runs with these constants."""
+    return Calibration(
+        accelerator="H100-80GB-SXM",
+        line="own",
+        constants=tuple(
+            Constant(name=name, value=value, low=0.9 * value, high=value)
+            for name, value in constants.items()
+        ),
+        low_ratio=0.9,
+        high_ratio=1.1,
+        source="own logs",
+        rows=3,
+        upon=upon,
+    )
+
+
+CONSTANTS = {
+    "launch_overhead_s": 1e-3,
+    "host_pass_s": 0.01,
+    "step_overhead_s": 1.0,
+    "scale_up_efficiency": 0.01,
+    "scale_up_latency_s": 1e-3,
+    "gemm_max": 0.1,
+}
+
+
+@pytest.mark.parametrize("upon", [None, "megatron"])
+@pytest.mark.parametrize("name", CONSTANTS)
+def test_a_cluster_with_fitted_constants_is_priced_as_their_file_prices_it(name, upon, tmp_path):
+    asked = {"global_batch": 8, "sequence": 512, "tp": 2, "dp": 4}
+    cluster = catalog.cluster("dgx-h100").with_nodes(1)
+    made = fitted(upon, **{name: CONSTANTS[name]})
+    write_calibrations(tmp_path / "own.toml", (made,))
+    by_file = trainwright.estimate(
+        "gpt2", cluster=cluster, calibration=tmp_path / "own.toml", **asked
+    )
+    applied = trainwright.estimate("gpt2", cluster=made.applied(cluster), **asked)
+    assert applied.document.step_time_s == by_file.document.step_time_s
+    without = trainwright.estimate("gpt2", cluster=cluster, **asked).document.step_time_s
+    assert applied.document.step_time_s != pytest.approx(without, rel=1e-3)
+    ranges = [(d.step_time_low_s, d.step_time_high_s) for d in (applied.document, by_file.document)]
+    assert ranges[0] == ranges[1]
+
+
+def test_what_a_description_says_of_the_host_stays_under_pooled_efficiencies():
+    asked = {"global_batch": 8, "sequence": 512, "dp": 8}
+    cluster = catalog.cluster("dgx-h100").with_nodes(1)
+    (pool,) = cluster.pools
+    steps = {}
+    for name, value in (("launch_overhead_s", 1e-3), ("step_overhead_s", 1.0)):
+        device = replace(pool.accelerator, **{name: value})
+        own = replace(cluster, pools=(replace(pool, accelerator=device),))
+        steps[name] = trainwright.estimate("gpt2", cluster=own, **asked).document.step_time_s
+    usual_s = trainwright.estimate("gpt2", cluster=cluster, **asked).document.step_time_s
+    assert usual_s < 0.1
+    assert steps["launch_overhead_s"] > usual_s + 0.1
+    assert 1.0 < steps["step_overhead_s"] < 1.0 + usual_s

@@ -11,11 +11,11 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from trainwright.cluster.accelerator import Accelerator, Circumstance, Saturating, Spread
 from trainwright.cluster.cluster import Cluster, LevelKind, NetworkLevel, Pool
@@ -246,6 +246,45 @@ class Calibration:
         return replace(
             level, sources=tuple(sources.items()), efficiency=efficiency, latency_s=latency_s
         )
+
+
+def is_calibrated(device: Accelerator) -> bool:
+    """Whether a device carries constants of runs of its own, as `Calibration.applied` leaves it."""
+    return line_of(origin.source for _, origin in device.sources) is not None
+
+
+def is_pooled(device: Accelerator) -> bool:
+    """Whether a device has pooled efficiencies, under a calibration or not."""
+    return any(origin.source.startswith(POOLED) for _, origin in device.sources)
+
+
+def with_fitted(pool: Pool, fitted: Pool) -> Pool:
+    """A pool with the constants that a calibration left in `fitted`, of the same devices."""
+
+    def put_back(own: Any, given: Any, places: Iterable[str]) -> Any:
+        sources = dict(given.sources)
+        for place in places:
+            if place not in sources or not line_of((sources[place].source,)):
+                continue
+            own = _with(own, place.split("."), given)
+            own = replace(own, sources=tuple((dict(own.sources) | {place: sources[place]}).items()))
+        return own
+
+    ranges = ("step_low_ratio", "step_high_ratio")
+    device = put_back(pool.accelerator, fitted.accelerator, (*_PLACES.values(), *ranges))
+    device = replace(device, step_spreads=fitted.accelerator.step_spreads)
+    levels = tuple(
+        put_back(own, given, ("efficiency", "latency_s"))
+        for own, given in zip(pool.levels, fitted.levels, strict=True)
+    )
+    return replace(pool, accelerator=device, levels=levels)
+
+
+def _with(own: Any, path: Sequence[str], given: Any) -> Any:
+    """A value with the field at a path as another has it."""
+    name, *inner = path
+    value = getattr(given, name)
+    return replace(own, **{name: _with(getattr(own, name), inner, value) if inner else value})
 
 
 def pooled_for(device: Accelerator) -> str | None:

@@ -12,7 +12,7 @@ from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
 from trainwright.units import GIB
 
 if TYPE_CHECKING:
-    from trainwright.cluster import Cluster, Pool, Surroundings
+    from trainwright.cluster import Accelerator, Cluster, Pool, Surroundings
     from trainwright.cluster.calibration import Calibration
 
 
@@ -25,22 +25,45 @@ def expected(cluster: Cluster, software: str | None) -> Cluster:
     """The cluster with the efficiencies expected of its devices under `software`.
 
     They are pooled over public runs (`calibration`); software that nobody names is what alone
-    drives the device, or typical. A chip design and a device whose description has efficiencies of
-    its own keep theirs.
+    drives the device, or typical. A chip design, a device whose description has efficiencies of
+    its own and one that carries constants of its own runs keep theirs; of a device that differs
+    from the catalog in what the host takes, that stays.
     """
-    from trainwright.cluster.calibration import only_program_on, software_named
     from trainwright.formats import catalog
+
+    known = catalog.accelerators()
+    pools = (_expected(pool, known.get(pool.accelerator.name), software) for pool in cluster.pools)
+    return replace(cluster, pools=tuple(pools))
+
+
+_OF_HOSTS: Final = ("launch_overhead_s", "host_pass_s", "step_overhead_s")
+
+
+def _expected(pool: Pool, stated: Accelerator | None, software: str | None) -> Pool:
+    from trainwright.cluster.calibration import (
+        is_calibrated,
+        is_pooled,
+        only_program_on,
+        pooled_for,
+        software_named,
+        with_fitted,
+    )
     from trainwright.formats.calibration_toml import built_in_efficiencies
 
-    known, pool_of = catalog.accelerators(), built_in_efficiencies()
-    pools = tuple(
-        pool_of.applied_to(pool, software_named(software or only_program_on(pool.accelerator.name)))
-        if (stated := known.get(pool.accelerator.name)) is not None
-        and stated.efficiency == pool.accelerator.efficiency
-        else pool
-        for pool in cluster.pools
+    device = pool.accelerator
+    if is_calibrated(device):
+        upon = None if is_pooled(device) else pooled_for(device)
+        if upon is None:
+            return pool
+        return with_fitted(built_in_efficiencies().applied_to(pool, software_named(upon)), pool)
+    if stated is None or stated.efficiency != device.efficiency:
+        return pool
+    program = software_named(software or only_program_on(device.name))
+    found = built_in_efficiencies().applied_to(pool, program)
+    own = [name for name in _OF_HOSTS if getattr(device, name) != getattr(stated, name)]
+    return replace(
+        found, accelerator=replace(found.accelerator, **{n: getattr(device, n) for n in own})
     )
-    return replace(cluster, pools=pools)
 
 
 def priced_as_run(
