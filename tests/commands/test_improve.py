@@ -15,11 +15,14 @@ from hypothesis import strategies as st
 import trainwright
 from random_cases import cases
 from trainwright.cluster import Cluster
+from trainwright.documents.explanation import recommended_plan
 from trainwright.documents.improvement import (
     ImprovementResult,
     recommended_run,
 )
+from trainwright.documents.jobs import is_stated
 from trainwright.documents.model_estimate import price_request
+from trainwright.documents.model_plan import planned
 from trainwright.documents.open import recheck
 from trainwright.documents.printing import Report
 from trainwright.documents.runs import gaps_of_run
@@ -28,7 +31,7 @@ from trainwright.execution import Budget
 from trainwright.formats.document_json import decode, decode_document, encode
 from trainwright.model import TransformerConfig
 from trainwright.planning.reasons.improve import moves, reachable
-from trainwright.step.predict import price_configuration
+from trainwright.step.predict import predict_step, price_configuration
 
 RUN = {"cluster": "dgx-h100", "tp": 2, "pp": 2, "dp": 1, "global_batch": 8, "sequence": 1024}
 TOO_LARGE = {
@@ -442,3 +445,84 @@ def test_an_improvement_is_shown_again_and_exports_its_recommended_change(tmp_pa
 def test_an_improvement_without_a_change_has_nothing_to_export():
     with pytest.raises(InvalidInput, match="recommends no change"):
         trainwright.export(Report(replace(wasteful(), recommended=None)), "megatron")
+
+
+# Plans that no options state: the run is the plan as it is
+# ---------------------------------------------------------
+
+
+@cache
+def one_by_one() -> Any:
+    """A plan of which two stages recompute some of their blocks, and two none."""
+    made = trainwright.plan(
+        "llama2-7b",
+        cluster="dgx-a100",
+        nodes=1,
+        global_batch=32,
+        sequence=4096,
+        pp=4,
+        tp=1,
+        cp=1,
+        zero=1,
+        micro_batch=1,
+        memory="30GiB",
+        recompute="none,full",
+        schedule="1f1b",
+        framework="any",
+        top=0,
+    )
+    counts = [stage.num_recomputed for stage in made.document.stages]
+    assert len({*counts}) > 2
+    assert not is_stated(made.document)
+    return made
+
+
+def test_a_plan_that_recomputes_block_by_block_is_improved_as_it_is(tmp_path):
+    run = one_by_one().document
+    found = trainwright.improve(one_by_one())
+    document = found.document
+    assert document.run.step_time_s == run.step_time_s
+    assert document.run.peak_memory_bytes == run.peak_memory_bytes
+    assert document.lower_bound_s <= document.best_known_s < run.step_time_s
+    assert document.planned.step_time_s == document.best_known_s
+    assert document.changes
+    assert all(each.step_time_s < run.step_time_s for each in document.changes)
+    found.save(tmp_path / "found.json")
+    assert recheck(document) == document
+    assert "layers recomputed" in found.explain()
+    again = trainwright.improve(tmp_path / "found.json").document
+    assert [each.options for each in again.changes] == [each.options for each in document.changes]
+    edited = replace(document, run=replace(document.run, step_time_s=1.0))
+    with pytest.raises(InvalidInput, match=r"run\.step_time_s"):
+        recheck(edited)
+
+
+def test_every_change_of_such_a_plan_is_a_plan_that_takes_what_is_said():
+    document = trainwright.improve(one_by_one()).document
+    for change in document.changes:
+        made = recommended_plan(replace(document, recommended=change))
+        assert made.step_time_s == pytest.approx(change.step_time_s, rel=1e-12)
+        assert made.peak_memory_bytes == pytest.approx(change.peak_memory_bytes, rel=1e-12)
+        assert all(rank.margin_bytes >= 0 for rank in made.ranks)
+        assert recheck(made) == made
+        question, plan, profile = planned(made)
+        step = predict_step(plan, profile, question.cluster, **question.step_terms)
+        assert step.step_time_s == made.step_time_s
+
+
+def test_stages_that_differ_in_degrees_are_refused_with_what_to_do():
+    made = trainwright.plan(
+        "llama2-7b",
+        cluster="dgx-a100",
+        devices=5,
+        memory="40GiB",
+        micro_batch=1,
+        global_batch=12,
+        sequence=1024,
+        schedule="1f1b",
+        per_stage_degrees=True,
+        calibration="none",
+    )
+    assert made.document.parallelism is None
+    with pytest.raises(UnsupportedFeature, match=r"plan again without --per-stage-degrees"):
+        trainwright.improve(made)

@@ -14,7 +14,7 @@ from mixed_clusters import two_kinds
 from trainwright.commands.verify import verify
 from trainwright.documents.model_plan import ModelPlanResult, planned
 from trainwright.documents.open import load_document, load_explained_document, recheck
-from trainwright.errors import InvalidInput, TrainwrightError, UnsupportedFeature
+from trainwright.errors import InvalidInput, TrainwrightError
 from trainwright.execution import Budget
 from trainwright.formats.schedule_json import read_compute_only
 from trainwright.options.question import call_of
@@ -236,8 +236,13 @@ def test_others_refuse_it_by_name(answer):
     problem = "schedule: searched: megatron runs 1f1b, interleaved; plan again with --framework meg"
     with pytest.raises(TrainwrightError, match=problem):
         trainwright.export(answer, to="megatron")
-    with pytest.raises(UnsupportedFeature, match="--schedule v-half"):
-        trainwright.improve(answer)
+
+
+def test_its_improvement_starts_from_the_order(answer):
+    found = trainwright.improve(answer).document
+    assert found.run.step_time_s == answer.document.step_time_s
+    assert found.lower_bound_s <= found.best_known_s <= found.run.step_time_s * (1 + 1e-9)
+    assert recheck(found) == found
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from trainwright.documents.improvement import (
     with_kernels,
     with_weights_on_devices,
 )
-from trainwright.documents.jobs import DocumentedRun, opened_run, run_of_document
+from trainwright.documents.jobs import DocumentedRun, is_stated, opened_run, run_of_document
 from trainwright.documents.model_estimate import ModelEstimateRequest
 from trainwright.documents.model_plan import ModelPlanResult
 from trainwright.documents.printing import Report
@@ -138,8 +138,8 @@ def improve(
         beside |= {"software": None if software == clusters.AUTO_SOFTWARE else software}
         _refuse_restated(beside)
         found = opened_run(document)
-        if (on_pools := _on_pools(found)) is not None:
-            return Improved(_improved_on_pools(on_pools, framework, patch, budget))
+        if (unstated := _unstated(found)) is not None:
+            return Improved(_improved_plan(unstated, framework, patch, budget))
         asked = run_of_document(found)
         warnings = ()
     elif source is None:
@@ -169,29 +169,29 @@ def improve(
     return Improved(replace(answer, warnings=said), difference=shown)
 
 
-def _on_pools(found: Any) -> ModelPlanResult | None:
-    """The plan on several pools that a document is, or whose improvement it is."""
+def _unstated(found: Any) -> ModelPlanResult | None:
+    """The plan that a document is, or whose improvement it is, where no options state it."""
     plan = found.plan if found.kind == "improvement" else found
-    return plan if plan is not None and plan.kind == "model-plan" and plan.on_pools else None
+    if plan is None or plan.kind != "model-plan":
+        return None
+    return None if plan.stages and not plan.on_pools and is_stated(plan) else plan
 
 
-def _improved_on_pools(
+def _improved_plan(
     document: ModelPlanResult, framework: str | None, patch: str | Path | None, budget: Budget
 ) -> ImprovementResult:
-    """Raises `InvalidInput` for what is about one pool, or where the document holds no plan."""
-    from trainwright.documents.explanation import improved_on_pools
+    """Raises `InvalidInput` for what is about a run of options, or where there is no plan."""
+    from trainwright.documents.explanation import improved_plan
 
     if not document.stages:
         raise InvalidInput.of("document", f'holds no plan: its status is "{document.status}"')
     own = document.request.space.framework
     if framework not in (None, own or clusters.ANY_FRAMEWORK):
-        problem = (
-            f"must be {own or clusters.ANY_FRAMEWORK}, which the plan on several pools was made for"
-        )
+        problem = f"must be {own or clusters.ANY_FRAMEWORK}, which the plan was made for"
         raise InvalidInput.of("framework", f"{problem}; plan with --framework {framework}")
     if patch is not None:
         raise InvalidInput.of("patch", "needs a framework's file whose settings are changed")
-    return improved_on_pools(document, budget)
+    return improved_plan(document, budget)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -19,8 +19,10 @@ from trainwright.documents.jobs import PricedLayout
 from trainwright.documents.model_search import (
     launch_gaps,
     plan_on_cluster,
+    planned_by_chains,
     planned_on_pools,
     step_on_pools_s,
+    with_plan_by_chains,
 )
 from trainwright.documents.open import open_document, priced_plan
 from trainwright.documents.plan_view import busiest_rank, fullest_rank, memory_classes, plan_view
@@ -37,7 +39,13 @@ from trainwright.documents.view import Line
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.execution import Budget
 from trainwright.execution import Budget as NoLimit
-from trainwright.options.question import call_of, leaner_questions
+from trainwright.options.question import (
+    ModelCall,
+    call_of,
+    leaner_questions,
+    of_what_is_told_apart,
+    request_of,
+)
 from trainwright.planning.bounds.pools import MixedShelf
 from trainwright.planning.question.question import Allowed, ModelQuestion
 from trainwright.planning.reasons.improve import recommended, worth_listing
@@ -60,9 +68,9 @@ from trainwright.planning.reasons.why import (
 from trainwright.planning.search.pools import fits, tightest
 from trainwright.planning.search.prefetch import Shelves
 from trainwright.plans import Plan
-from trainwright.plans.configuration import FIRST_OF_SHARDS, NO_OVERHEADS, is_wide
+from trainwright.plans.configuration import FIRST_OF_SHARDS, NO_OVERHEADS, is_wide, modes_beside
 from trainwright.plans.plan import DEFAULT_SCHEDULE, FORMAT_VERSION
-from trainwright.plans.status import Status
+from trainwright.plans.status import BoundKind, Status
 from trainwright.step.predict import predict_step
 
 if TYPE_CHECKING:
@@ -426,36 +434,44 @@ def model_explanation_view(document: ModelExplanation) -> Iterator[Line]:
         yield f"not asked for want of time: {', '.join(document.not_asked)} (--time-limit)"
 
 
-# How far a plan on several pools is from the best, and which change gets most of the way
-# --------------------------------------------------------------------------------------
-# The run is the plan as it is, the changes are of its decisions, one or two, priced; the best plan
-# is searched with all free that the request fixed. Documents are those of a run on one pool.
+# How far a plan that no options state is from the best, and which change gets most of the way
+# --------------------------------------------------------------------------------------------
+# It is on several pools, or recomputes blocks one by one, or has an order that was searched. The
+# run is the plan as it is, the changes are of its decisions, one or two, priced; the best plan is
+# searched with all free that the request fixed. Documents are those of a run that was stated.
 
 
-def improved_on_pools(document: model_plan.ModelPlanResult, budget: Budget) -> ImprovementResult:
+def improved_plan(document: model_plan.ModelPlanResult, budget: Budget) -> ImprovementResult:
     """The changes of the plan that are faster, or fit, the best plan, and what bounds it.
 
     Of a plan for a framework, the changes and plans that it launches.
     """
-    shelf, plan = planned_on_pools(document)
+    shelf, plan = planned_by_chains(document)
     changes = [
         each for each in changes_on_pools(shelf, plan, budget) if _launches(document, shelf, each)
     ]
-    call = call_of(document.request)
-    framework = shelf.question.allowed.framework
-    free = replace(shelf.question, allowed=Allowed(framework=framework))
-    found = plan_on_cluster(replace(call, question=free, top=0), budget)
+    found = plan_on_cluster(_freed(document, shelf), budget)
     said: tuple[str, ...] = ()
     if budget.stopped:
         said = ("the time limit ended the search: there may be better changes and plans",)
     return _improvement(document, shelf, plan, changes, replace(found, search_s=None), said)
 
 
+def _freed(document: model_plan.ModelPlanResult, shelf: MixedShelf) -> ModelCall:
+    """The question of a plan with all free that it fixed but for its framework."""
+    question = shelf.question
+    allowed = Allowed(
+        framework=question.allowed.framework, recompute=modes_beside(question.settings.recipe)
+    )
+    free = replace(question, allowed=of_what_is_told_apart(question.model, allowed))
+    return replace(call_of(document.request), question=free, top=0)
+
+
 def _launches(document: model_plan.ModelPlanResult, shelf: MixedShelf, change: PoolsChange) -> bool:
     """Whether the framework of the request, if one was named, launches a plan that was changed."""
     if shelf.question.allowed.framework is None:
         return True
-    changed = model_plan.with_plan_on_pools(document, shelf.question, change.found)
+    changed = with_plan_by_chains(document, shelf, change.found)
     try:
         return not launch_gaps(changed, shelf.question)
     except UnsupportedFeature:  # replicas that differ, or share nodes
@@ -533,7 +549,7 @@ def remake_any_improvement(document: ImprovementResult) -> ImprovementResult:
     """
     if document.plan is None:
         return remake_improvement(document)
-    shelf, plan = planned_on_pools(document.plan)
+    shelf, plan = planned_by_chains(document.plan)
     changes = []
     for index, one in enumerate(document.changes):
         found = changed_on_pools(shelf, plan, one.options)
@@ -549,14 +565,20 @@ def remake_any_improvement(document: ImprovementResult) -> ImprovementResult:
 
 
 def recommended_plan(document: ImprovementResult) -> model_plan.ModelPlanResult:
-    """The plan on several pools with the recommended change.
+    """The plan that no options state with the recommended change.
 
     Raises `InvalidInput` where none is recommended.
     """
-    assert document.plan is not None, "of a run on several pools"
+    assert document.plan is not None, "of a run that is a plan"
     if document.recommended is None:
         raise InvalidInput.of("document", "recommends no change: give the plan itself")
-    shelf, plan = planned_on_pools(document.plan)
+    shelf, plan = planned_by_chains(document.plan)
     found = changed_on_pools(shelf, plan, document.recommended.options)
     assert found is not None, "an improvement that was read has its changes"
-    return model_plan.with_plan_on_pools(document.plan, shelf.question, found.found)
+    bare = model_plan.ModelPlanResult(
+        status=Status.GAP,
+        lower_bound_s=document.lower_bound_s or 0.0,
+        bound_kind=BoundKind.PROVED,
+        request=request_of(_freed(document.plan, shelf), time_limit_s=None),
+    )
+    return with_plan_by_chains(bare, shelf, found.found)

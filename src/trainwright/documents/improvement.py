@@ -890,13 +890,18 @@ def _lines(found: ImprovementResult) -> Iterator[str]:
         yield f"{choice_title(found)}: {said(chosen)}: {step}, {choice_gain(found, chosen)}"
 
 
+def _recomputed(best: ModelPlanResult) -> str:
+    return f"{sum(stage.num_recomputed for stage in best.stages)} layers recomputed"
+
+
 def _best_lines(found: ImprovementResult) -> Iterator[str]:
     if found.planned is not None and found.planned.parallelism is not None:
         best = found.planned
         yield (
             f"best plan: {format_seconds(best.step_time_s or 0.0)}, "
             f"{use_of_pools(best)}{layout_line(found.planned.parallelism)}, microbatch "
-            f"{best.micro_batch}, schedule {best.schedule}, on {devices_by_pool(best)}"
+            f"{best.micro_batch}, schedule {best.schedule}, "
+            + (f"on {devices_by_pool(best)}" if best.groups else _recomputed(best))
         )
     plan, where = found.best_plan, f" for {found.framework}" if found.framework else ""
     if plan is not None:

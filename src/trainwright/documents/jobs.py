@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from trainwright.cluster import Cluster
 from trainwright.documents.model_estimate import ModelEstimateResult
 from trainwright.documents.model_plan import ModelPlanResult, planned
-from trainwright.documents.model_search import planned_on_pools
+from trainwright.documents.model_search import planned_on_pools, refuse_own_degrees
 from trainwright.documents.open import load, priced_plan
 from trainwright.documents.printing import Report
 from trainwright.documents.registry import COMPARABLE
@@ -328,8 +328,18 @@ def run_of_document(document: Any) -> DocumentedRun:
     )
 
 
+def is_stated(document: ModelPlanResult) -> bool:
+    """Whether options of `estimate` state the run that a plan on one pool comes to."""
+    try:
+        _stated(document)
+    except UnsupportedFeature:
+        return False
+    return True
+
+
 def _stated(document: ModelPlanResult) -> Configuration:
     """The plan as options of `estimate` state it."""
+    refuse_own_degrees(document)
     if document.order is not None:
         raise UnsupportedFeature(
             "this plan has an order of actions that was searched, which no stated run has",
@@ -353,8 +363,7 @@ def _stated(document: ModelPlanResult) -> Configuration:
 def _run_of_measured(question: ModelQuestion, plan: Plan, profile: Profile) -> Configuration | None:
     """The run that deals layers out as the plan does; None where no options state such a run."""
     degrees, structure = plan.parallelism, profile.structure
-    if degrees is None:
-        raise UnsupportedFeature("stages that differ in degrees are no stated run")
+    assert degrees is not None, "a plan with degrees per stage is refused before"
     blocks = {layer.id for layer in structure.layers if layer.name == LayerKind.BLOCK}
     run = Configuration(
         parallelism=degrees,

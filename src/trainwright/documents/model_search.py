@@ -742,6 +742,37 @@ def planned_on_pools(document: model_plan.ModelPlanResult) -> tuple[MixedShelf, 
     return shelf, _plan_in(document, shelf.question)
 
 
+def planned_by_chains(document: model_plan.ModelPlanResult) -> tuple[MixedShelf, Plan]:
+    """The same of a document on any number of pools: one pool is one chain of like replicas."""
+    if document.on_pools:
+        return planned_on_pools(document)
+    refuse_own_degrees(document)
+    question, plan, _ = model_plan.planned(document)
+    return MixedShelf.of(question), plan
+
+
+def refuse_own_degrees(document: model_plan.ModelPlanResult) -> None:
+    """Raise `UnsupportedFeature` for a plan whose stages differ in degrees."""
+    if document.stages and document.parallelism is None:
+        raise UnsupportedFeature(
+            "stages that differ in degrees are no run that options state or change",
+            alternative="plan again without --per-stage-degrees and give that",
+        )
+
+
+def with_plan_by_chains(
+    document: model_plan.ModelPlanResult, shelf: MixedShelf, found: MixedPriced
+) -> model_plan.ModelPlanResult:
+    """The document with another plan and all that follows from it, on as many pools as before."""
+    question, plan = shelf.question, found.plan
+    if document.on_pools:
+        return model_plan.with_plan_on_pools(document, question, found)
+    (profile,) = found.profiles.values()
+    step = predict_step(plan, profile, question.cluster, **question.step_terms)
+    made = model_plan.with_plan(document, question, plan, profile, step)
+    return replace(made, memory_limit_bytes=question.cluster.accelerator.usable_bytes)
+
+
 def priced_parts(document: model_plan.ModelPlanResult) -> tuple[dict[str, float], ...]:
     """Where the step of every rank goes, in the order of the document's ranks."""
     shelf, plan = planned_on_pools(document)
