@@ -192,6 +192,12 @@ class MixedShelf:
     waiting: dict[tuple[int, Point], StageKinds] = field(default_factory=dict)
     rooms: dict[tuple[object, ...], Cluster] = field(default_factory=dict)
     groups: dict[tuple[object, ...], Replicas] = field(default_factory=dict)
+    first: tuple[int, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Of pools that are alike the `first` stands for all: ranks there are alike, too."""
+        pools = self.cluster.pools
+        self.first = tuple(map(pools.index, pools))
 
     @classmethod
     def of(cls, question: ModelQuestion) -> MixedShelf:
@@ -250,6 +256,7 @@ class MixedShelf:
 
     def profile(self, pool: int, point: Point) -> Profile:
         """What layers cost at a point in a pool."""
+        pool = self.first[pool]
         if (pool, point) not in self.made:
             self.made[pool, point] = self.source(pool, point)
         return self.made[pool, point]
@@ -264,7 +271,7 @@ class MixedShelf:
 
     def part(self, pool: int, point: Point, part: Part) -> Profile:
         """What layers of a chain cost there for what passes it."""
-        key = (pool, point, part)
+        key = (self.first[pool], point, part)
         if key not in self.parts:
             whole = in_slices(self.profile(pool, point), part.slices)
             self.parts[key] = without_head(whole) if part.cuts_head else whole
@@ -272,7 +279,7 @@ class MixedShelf:
 
     def kinds(self, pool: int, point: Point, part: Part = WHOLE) -> StageKinds:
         """The kinds of stages there."""
-        key = (pool, point, part)
+        key = (self.first[pool], point, part)
         if key not in self.cut:
             profile = self.part(pool, point, part)
             self.cut[key] = StageKinds.of(profile, self.question.settings.overlap)
@@ -280,6 +287,7 @@ class MixedShelf:
 
     def hosted(self, pool: int, point: Point) -> StageKinds:
         """The kinds of stages whose layers wait for copies that no pass hides."""
+        pool = self.first[pool]
         if (pool, point) not in self.waiting:
             host = self.cluster.pools[pool].accelerator.host
             assert host is not None, "a schedule that copies names devices with hosts"
@@ -290,7 +298,7 @@ class MixedShelf:
 
     def work(self, pool: int, point: Point, part: Part = WHOLE) -> PointWork:
         """The least that all layers take there."""
-        key = (pool, point, part)
+        key = (self.first[pool], point, part)
         if key not in self.summed:
             self.summed[key] = PointWork.of(self.part(pool, point, part))
         return self.summed[key]

@@ -8,7 +8,7 @@ split (`splits.pools`), and when that is the least the plan is priced.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -37,7 +37,15 @@ from trainwright.planning.bounds.pools import (
     runs_alike,
     uniform_degrees,
 )
-from trainwright.planning.question.layouts import CHAIN, CUTS_HEAD, Schedule, slices_at
+from trainwright.planning.question.layouts import (
+    CHAIN,
+    CUTS_HEAD,
+    IN_V,
+    LOOPED,
+    ON_HOST,
+    Schedule,
+    slices_at,
+)
 from trainwright.planning.question.question import (
     ZERO_STAGES,
     Candidate,
@@ -51,15 +59,32 @@ from trainwright.planning.search.frontier import least_of_any_order_s
 from trainwright.planning.search.plans import both_copy, host_bytes_of, splits_itself
 from trainwright.planning.search.prefetch import Shelves
 from trainwright.planning.search.search import ModelOutcome, Outcome
-from trainwright.planning.splits.pools import MixedSplit, best_mixed_split, bound_in_chunks_s
-from trainwright.planning.splits.types import Priced
+from trainwright.planning.splits.chain import CutsAndRows
+from trainwright.planning.splits.cuts import finish_chain, finish_loop
+from trainwright.planning.splits.pools import (
+    MixedSplit,
+    asked_across,
+    best_mixed_split,
+    bound_in_chunks_s,
+    plan_across,
+)
+from trainwright.planning.splits.types import HAIR, Effort, Priced
+from trainwright.planning.splits.vee import least_step_of_v_s
+from trainwright.planning.splits.vee_cuts import (
+    TimedPlan,
+    Tried,
+    fastest_in_rooms,
+    fastest_of,
+    fastest_with_less_room,
+    is_small,
+)
 from trainwright.plans import Plan
 from trainwright.plans.capability import capability_of
 from trainwright.plans.capability_table import Feature
 from trainwright.plans.plan import SEARCHED
 from trainwright.plans.prediction import MixedPrediction, StagePrediction
 from trainwright.profile import Profile
-from trainwright.step.pools import predict_mixed_step
+from trainwright.step.pools import mixed_works, predict_mixed_step
 
 if TYPE_CHECKING:
     from trainwright.arrays import Floats, Ints
@@ -91,10 +116,16 @@ def priced_mixed(
 
 def fits(shelf: MixedShelf, found: MixedPriced) -> bool:
     """Whether every rank has room in the devices of its own pool, and on their hosts."""
-    return all(
-        left_bytes(shelf.alone(pool), found.plan, stage.memory.total_bytes) >= 0
+    return missing_bytes(shelf, found) <= 0 and hosts_hold(shelf, found)
+
+
+def missing_bytes(shelf: MixedShelf, found: MixedPriced) -> float:
+    """What the device that lacks most lacks; at most 0 where all have room."""
+    alone = {pool: shelf.alone(pool) for pool in found.shape.pools}
+    return -min(
+        left_bytes(alone[pool], found.plan, stage.memory.total_bytes)
         for pool, stage in _ranks(found.step)
-    ) and hosts_hold(shelf, found)
+    )
 
 
 def hosts_hold(shelf: MixedShelf, found: MixedPriced) -> bool:
@@ -378,6 +409,7 @@ _EXACT: Final = 400  # splits searched before the search may leave a gap, up to
 _GAP: Final = 0.005  # of the best step after twice as many
 _TRIES: Final = 8  # splits looked at for a plan of a shape that the search did not get to
 _WORTH_TRYING: Final = 0.98  # of the best step: a split whose bound is below is priced at once
+_IN_ROOMS: Final = 4  # candidates in V whose splits are looked for with many rooms
 _BRIEF: Final = 40  # splits on several pools that a brief search looks at
 
 
@@ -413,8 +445,7 @@ _Node: TypeAlias = _AtPoint | BoundedLayouts | _Bounded | _Split
 class MixedSearch:
     """What several pools can do, best bound first, against the best plan so far.
 
-    `loosest` is the candidate of the least bound, `least_priced_s`, of those that were priced: no
-    more splits raise it.
+    `bounds` are of what was priced, whose least the search itself does not raise.
     """
 
     shelf: MixedShelf
@@ -423,8 +454,7 @@ class MixedSearch:
     waiting: BestFirst[_Node] = field(default_factory=BestFirst)
     priced: list[MixedPriced] = field(default_factory=list)
     best_s: float = math.inf
-    least_priced_s: float = math.inf
-    loosest: MixedCandidate | None = None
+    bounds: BestFirst[_Bounded] = field(default_factory=BestFirst)
     searched: int = 0
     undecided: int = 0
     considered: int = 0
@@ -435,21 +465,21 @@ class MixedSearch:
     @property
     def bound_s(self) -> float:
         """No plan on several pools is faster."""
-        return min(self.best_s, self.least_priced_s, self.waiting.least)
+        return min(self.best_s, self.bounds.least, self.waiting.least)
 
     @property
     def held_by(self) -> Candidate | None:
         """What holds the bound down where more splits do not raise it."""
-        if self.loosest is None or self.least_priced_s > self.bound_s:
+        if not self.bounds or self.bounds.least > self.bound_s:
             return None
-        degrees, point = self.loosest.degrees, self.loosest.point
+        loosest = self.bounds.first.candidate
         return Candidate(
-            microbatch_size=point.microbatch_size,
-            tensor=point.tensor,
-            pipeline=degrees.pipeline,
-            data=degrees.data,
-            schedule=self.loosest.schedule,
-            virtual_stages=self.loosest.virtual_stages,
+            microbatch_size=loosest.point.microbatch_size,
+            tensor=loosest.point.tensor,
+            pipeline=loosest.degrees.pipeline,
+            data=loosest.degrees.data,
+            schedule=loosest.schedule,
+            virtual_stages=loosest.virtual_stages,
         )
 
     def open(self) -> bool:
@@ -470,6 +500,75 @@ class MixedSearch:
             stopped=lambda: self.budget.poll(self._progress) or self.searched >= most,
         ):
             self._open(bound_s, node, limit_s=self.best_s * _TIE)
+
+    def finish(self) -> None:
+        """Look through further splits of pipelines from pool to pool that may be better.
+
+        Of one stage per rank first, then of loops, as on one pool; in V few are tried with many
+        rooms.
+        """
+        effort = Effort.usual(self.shelf.question.effort)
+        for families in ({*CHAIN} - {*CUTS_HEAD, *ON_HOST}, LOOPED):
+            self._among(families, lambda one: self._looked_through(one, effort))
+        rooms = iter(range(_IN_ROOMS))
+        self._among(IN_V, lambda one: self._in_rooms(one, rooms))
+
+    def _among(self, families: Collection[str], opened: Callable[[_Bounded], float]) -> None:
+        """Raise the bounds of what was priced across, least first, to what `opened` says of it."""
+        raised: dict[int, float] = {}
+        for bound_s, node in self.bounds.soonest(len(self.bounds)):
+            if bound_s >= self.best_s * HAIR or self.budget.poll(self._progress):
+                break
+            if isinstance(node.candidate, Across) and node.candidate.schedule in families:
+                raised[id(node)] = opened(node)
+        self.bounds.revise(lambda bound_s, node: max(bound_s, raised.get(id(node), bound_s)))
+
+    def _looked_through(self, node: _Bounded, effort: Effort) -> float:
+        """The bound of a candidate all of whose splits that may be better are simulated."""
+        shelf, candidate = self.shelf, node.candidate
+        assert isinstance(candidate, Across), "pipelines beside each other are not looked through"
+        if effort.is_spent:
+            return 0.0
+        asked = asked_across(shelf, candidate)
+
+        def price(split: CutsAndRows) -> MixedPriced | None:
+            found = self._priced_across(node, split)
+            return found if fits(shelf, found) else None
+
+        if candidate.schedule in CHAIN:
+            found = finish_chain(asked, price, effort, limit_s=self.best_s)
+        else:
+            found = finish_loop(asked, price, effort, limit_s=self.best_s)
+        if found is None:
+            return 0.0
+        if found.found is not None:
+            self._keep(found.found)
+        return found.bound_s
+
+    def _in_rooms(self, node: _Bounded, rooms: Iterator[int]) -> float:
+        """Try splits in V that are good for less room; no bound follows."""
+        candidate = node.candidate
+        assert isinstance(candidate, Across), "pipelines beside each other are not looked through"
+        asked = asked_across(self.shelf, candidate)
+        if is_small(asked) and next(rooms, None) is not None:
+            tries = _Tries(self, node)
+            tried = fastest_in_rooms(asked, tries, Tried(), limit_s=self.best_s)
+            if tried.plan is not None:
+                self._keep(tries.priced(tried.plan))
+        return 0.0
+
+    def _priced_across(self, node: _Bounded, split: CutsAndRows) -> MixedPriced:
+        assert isinstance(node.candidate, Across), "its pipelines run from pool to pool"
+        return self._priced(node, plan_across(self.shelf, node.candidate, *split))
+
+    def _priced(self, node: _Bounded, plan: Plan) -> MixedPriced:
+        point = node.candidate.point
+        profiles = {pool: self.shelf.profile(pool, point) for pool in node.shape.pools}
+        return priced_mixed(self.shelf, node.shape, plan, profiles)
+
+    def _keep(self, found: MixedPriced) -> None:
+        self.priced.append(found)
+        self.best_s = min(self.best_s, found.step.step_time_s)
 
     def fill_shapes(self, known: Iterable[MixedPriced] = ()) -> None:
         """Price a few plans of every shape that has none, in the order of their bounds."""
@@ -573,21 +672,68 @@ class MixedSearch:
             self.waiting.add(sharper.bound_s, found)
 
     def _price(self, bound_s: float, node: _Split) -> None:
-        if bound_s < self.least_priced_s:
-            self.least_priced_s, self.loosest = bound_s, node.candidate
-        fitting = [found for found in self._plans(node) if fits(self.shelf, found)]
+        priced = _Bounded(shape=node.shape, candidate=node.candidate)
+        self.bounds.add(bound_s, priced)
+        every = [self._priced(priced, plan) for plan in node.split.plans]
+        fitting = [found for found in every if fits(self.shelf, found)]
+        if every and not fitting:
+            fitting = self._with_less_room(priced, every)
         if not fitting:
             self.undecided += 1
             return
-        best = min(fitting, key=lambda found: found.step.step_time_s)
-        self.priced.append(best)
-        self.best_s = min(self.best_s, best.step.step_time_s)
+        self._keep(min(fitting, key=lambda found: found.step.step_time_s))
 
-    def _plans(self, node: _Split) -> Iterator[MixedPriced]:
-        point = node.candidate.point
-        profiles = {pool: self.shelf.profile(pool, point) for pool in node.shape.pools}
-        for plan in node.split.plans:
-            yield priced_mixed(self.shelf, node.shape, plan, profiles)
+    def _with_less_room(self, node: _Bounded, missed: list[MixedPriced]) -> list[MixedPriced]:
+        """A plan in V that fits, where orders hold more than their splits have room for."""
+        candidate = node.candidate
+        if candidate.schedule not in IN_V or not isinstance(candidate, Across):
+            return []
+        least = min(missing_bytes(self.shelf, found) for found in missed)
+        tries = _Tries(self, node)
+        tried = fastest_with_less_room(
+            asked_across(self.shelf, candidate), max(least, 0.0), tries.fastest, limit_s=self.best_s
+        )
+        return [] if tried.plan is None else [tries.priced(tried.plan)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Tries:
+    """Plans in V of splits of a candidate across pools, priced in full."""
+
+    search: MixedSearch
+    node: _Bounded
+
+    def fastest(self, splits: list[CutsAndRows], limit_s: float) -> Tried:
+        """The fastest that fits, of those whose pipelines are within the limit."""
+        return fastest_of(map(self._plan_of, splits), self._timed, limit_s=limit_s)
+
+    def floor_s(self, split: CutsAndRows) -> float:
+        """No order of the split steps faster."""
+        return self._floor_s(self._plan_of(split))
+
+    def priced(self, plan: Plan) -> MixedPriced:
+        """One of the plans."""
+        return self.search._priced(self.node, plan)
+
+    def _plan_of(self, split: CutsAndRows) -> Plan:
+        candidate = self.node.candidate
+        assert isinstance(candidate, Across), "its pipelines run from pool to pool"
+        return plan_across(self.search.shelf, candidate, *split)
+
+    def _floor_s(self, plan: Plan) -> float:
+        shelf = self.search.shelf
+        profiles = {g: shelf.profile(g, self.node.candidate.point) for g in self.node.shape.pools}
+        works = mixed_works(plan, profiles, shelf.cluster, **shelf.question.step_settings)
+        return max(least_step_of_v_s(work, layout) for _, work, layout in works)
+
+    def _timed(self, plan: Plan, longest_s: float) -> TimedPlan | None:
+        if self._floor_s(plan) > longest_s:
+            return None
+        found, shelf = self.priced(plan), self.search.shelf
+        missing = missing_bytes(shelf, found)
+        if missing <= 0 and not hosts_hold(shelf, found):
+            return None
+        return TimedPlan(found.step.pipeline_s, found.step.step_time_s, missing)
 
 
 # Planning a model on several pools of devices: each pool alone, and all ways to use several
@@ -636,6 +782,7 @@ def plan_mixed(
         search = MixedSearch(MixedShelf.of(part), budget, best_s=_least_s(priced))
         is_complete = search.open() and is_complete
         search.run()
+        search.finish()
         search.fill_shapes(priced)
         searches.append(search)
         priced += search.priced

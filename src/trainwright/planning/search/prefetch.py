@@ -367,7 +367,7 @@ def finish_candidate(
     *,
     limit_s: float,
     even_at_least: bool = True,
-) -> Finished | None:
+) -> Finished[Priced] | None:
     """The best further plan below the limit, and a bound on all; None where none is looked for.
 
     Of loops with too many splits the nearly even ones are looked through if that will do.

@@ -464,7 +464,7 @@ def _finished(search: ModelSearch, candidate: Candidate, effort: Effort) -> floa
     return search.key(found.bound_s, candidate)
 
 
-def _replace_by(search: ModelSearch, candidate: Candidate, finished: Finished) -> None:
+def _replace_by(search: ModelSearch, candidate: Candidate, finished: Finished[Priced]) -> None:
     """A better plan in place of the candidate's; without one below the best it is decided."""
     plan, key = finished.found, search.key(finished.bound_s, candidate)
     if plan is not None:

@@ -48,7 +48,7 @@ from trainwright.planning.bounds.stages import (
     ways_of,
 )
 from trainwright.plans.plan import Parallelism
-from trainwright.profile import StaticKind
+from trainwright.profile import Profile, StaticKind
 from trainwright.scheduling.families import family_named
 from trainwright.step import zero
 from trainwright.step.pipeline import PipelineShape
@@ -209,22 +209,27 @@ def touched_bytes(kinds: StageKinds, replicas: Replicas, used: Ints) -> Floats:
 
 def transfers_s(kinds: StageKinds, degrees: Parallelism, cluster: Cluster) -> Floats:
     """Seconds from each rank to the next by the layer that the next begins with, [p, L + 1]."""
-    size, p, levels = kinds.num_layers, degrees.pipeline, cluster.pool_of().levels
-    spacing = RankSpacing.of(degrees)
+    levels, spacing = cluster.pool_of().levels, RankSpacing.of(degrees)
+    between = (spacing.level_between(levels, r, r + 1) for r in range(degrees.pipeline - 1))
+    return transfers_over(kinds.profile, between)
+
+
+def transfers_over(profile: Profile, levels: Iterable[NetworkLevel | None]) -> Floats:
+    """The same over these `levels` between each rank and the next."""
+    size = len(profile.structure.layers)
     crossing = np.zeros(size + 1)
-    for edge in kinds.profile.structure.edges:
+    for edge in profile.structure.edges:
         if edge.target == edge.source + 1:
             crossing[edge.target] = edge.bytes
-    at_level: dict[str, Floats] = {}
-    times_s = np.zeros((p, size + 1))
-    for rank in range(p - 1):
-        level = spacing.level_between(levels, rank, rank + 1)
+    at_level: dict[NetworkLevel, Floats] = {}
+    times_s = []
+    for level in levels:
         assert level is not None, "two ranks share no device"
-        if level.name not in at_level:
+        if level not in at_level:
             own_s = [point_to_point_time_s(b, level) for b in crossing.tolist()]
-            at_level[level.name] = np.array(own_s)
-        times_s[rank, 1:size] = at_level[level.name][1:size]
-    return times_s
+            at_level[level] = np.array([0.0, *own_s[1:size], 0.0])
+        times_s.append(at_level[level])
+    return np.stack([*times_s, np.zeros(size + 1)])
 
 
 _CHAIN_HAIR = 1e-9  # of the room for activations, left free for rounding

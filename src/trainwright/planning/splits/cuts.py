@@ -6,11 +6,11 @@ lowers it; what was not looked at is bounded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from math import prod
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Generic, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,6 @@ from trainwright.planning.splits.chain import (
     fastest_way,
     fullest_instants,
     touched_bytes,
-    transfers_s,
     updates_s,
     with_replicas,
 )
@@ -34,12 +33,12 @@ from trainwright.planning.splits.types import (
     HAIR,
     Effort,
     Finished,
-    Priced,
+    Found,
+    Price,
     SplitQuestion,
     price_below,
 )
 from trainwright.step.pipeline import PipelineShape, PipelineTimes, quick_ends_s
-from trainwright.step.stages import group_replicas
 from trainwright.step.zero import update_time_s
 
 if TYPE_CHECKING:
@@ -196,12 +195,8 @@ def _alone_s(own: _Stage, order: list[int], away_s: Floats, m: int) -> Floats:
 
 
 def finish_chain(
-    question: SplitQuestion,
-    price: Callable[[CutsAndRows], Priced | None],
-    effort: Effort,
-    *,
-    limit_s: float,
-) -> Finished | None:
+    question: SplitQuestion, price: Price[Found], effort: Effort, *, limit_s: float
+) -> Finished[Found] | None:
     """The fastest plan below the limit, if there is one, and a bound on all others.
 
     None where the effort does not suffice to look.
@@ -232,38 +227,41 @@ def finish_chain(
 class _Chain:
     """A candidate's stages: what bounds know of them, and how each of them runs."""
 
-    site: Site
+    sites: tuple[Site, ...]
     shape: PipelineShape
     tables: ChainTables
     instants: Floats
     update_s: Floats
-    tied: TiedExchange
+    tied: TiedExchange | None
     overhead_s: float
     ways: dict[tuple[int, int], tuple[int, ...] | None] = field(default_factory=dict)
 
     @classmethod
     def of(cls, question: SplitQuestion, *, limit_s: float) -> _Chain | None:
-        """None where no stages below the limit make up the chain."""
-        kinds, degrees, cluster = question.kinds, question.degrees, question.cluster
-        p = degrees.pipeline
+        """None where no stages below the limit make up the chain.
+
+        From pool to pool nothing is counted that layers share.
+        """
+        kinds, sites, p = question.kinds, question.ranks, question.degrees.pipeline
         shape = PipelineShape(
             family=question.family, num_ranks=p, num_microbatches=question.num_microbatches
         )
-        replicas = group_replicas(cluster.pool_of(), degrees)
-        site = Site(kinds=kinds, cluster=cluster, replicas=replicas)
-        transfers = transfers_s(kinds, degrees, cluster)
         if kinds.num_layers < p:
             return None
-        tables = chain_tables((site,) * p, transfers, shape, limit_s=limit_s)
+        tables = chain_tables(sites, question.transfers_s, shape, limit_s=limit_s)
         if tables is None:
             return None
+        update_s = {
+            id(site): updates_s(site.kinds, tables.used, site.replicas, site.cluster)
+            for site in {id(site): site for site in sites}.values()
+        }
         return cls(
-            site=site,
+            sites=sites,
             shape=shape,
             tables=tables,
             instants=fullest_instants(shape),
-            update_s=updates_s(kinds, tables.used, replicas, cluster),
-            tied=TiedExchange.of(question),
+            update_s=np.stack([update_s[id(site)] for site in sites]),
+            tied=None if question.levels else TiedExchange.of(question),
             overhead_s=question.overhead_s,
         )
 
@@ -275,20 +273,23 @@ class _Chain:
         chosen = tuple(way for way in ways if way is not None)
         if len(chosen) < len(ways):
             return None
-        phases = self.site.kinds.profile.costs.phases
-        assert phases is not None, "an estimate has phases"
-        rows = np.array(chosen, dtype=np.float64)
-        weight_grad_s = rows @ phases.weight_grad_s
+        weight_grad_s = np.zeros(len(ranks))
+        for rank, (site, own) in enumerate(zip(self.sites, chosen, strict=True)):
+            phases = site.kinds.profile.costs.phases
+            assert phases is not None, "an estimate has phases"
+            weight_grad_s[rank] = np.array(own, dtype=np.float64) @ phases.weight_grad_s
         forward_s, time_s = tables.forward_s[ranks, columns], tables.time_s[ranks, columns]
         times = PipelineTimes(
             forward_s=forward_s,
             input_grad_s=time_s - forward_s - weight_grad_s,
             weight_grad_s=weight_grad_s,
             transfer_s=tables.transfer_s[ranks[:-1], cuts[1:-1]],
-            blocking=1 - self.site.kinds.overlap.pipeline,
+            blocking=1 - self.sites[0].kinds.overlap.pipeline,
         )
-        update_s = self.update_s[columns]
-        exposed_s = tables.tail_s[ranks, columns] - update_s + self.tied.times_s(cuts)
+        update_s = self.update_s[ranks, columns]
+        exposed_s = tables.tail_s[ranks, columns] - update_s
+        if self.tied is not None:
+            exposed_s = exposed_s + self.tied.times_s(cuts)
         synced_s = float((quick_ends_s(self.shape, times) + exposed_s).max())
         step_s = synced_s + float(update_s.max()) + self.overhead_s
         return step_s, (tuple(cuts), chosen)
@@ -297,7 +298,7 @@ class _Chain:
         if (rank, column) not in self.ways:
             kind = int(self.tables.used[column])
             self.ways[rank, column] = fastest_way(
-                self.site, kind, self.instants[rank], surely=False
+                self.sites[rank], kind, self.instants[rank], surely=False
             )
         return self.ways[rank, column]
 
@@ -311,19 +312,17 @@ class _Chain:
 # each of their chunks at its shortest. This bound is simulated, rank after rank; what is below
 # the limit to the end is priced, and lowers it.
 
-Price: TypeAlias = "Callable[[CutsAndRows], Priced | None]"
-
 _MOST_CHOICES = 4096  # of one rank
 
 
 def finish_loop(
     question: SplitQuestion,
-    price: Price,
+    price: Price[Found],
     effort: Effort,
     *,
     limit_s: float,
     even_at_least: bool = True,
-) -> Finished | None:
+) -> Finished[Found] | None:
     """The fastest plan below the limit, if there is one, and a bound on all others.
 
     None where there are more splits than the effort suffices for, or the nearly even ones alone if
@@ -341,8 +340,8 @@ def finish_loop(
 
 
 def _finished(
-    loop: Loop, question: SplitQuestion, price: Price, effort: Effort, *, limit_s: float
-) -> Finished | None:
+    loop: Loop, question: SplitQuestion, price: Price[Found], effort: Effort, *, limit_s: float
+) -> Finished[Found] | None:
     """Of the splits of some lengths."""
     stages = loop.lengths
     splits = num_lengths(stages.least.tolist(), stages.most.tolist(), stages.num_blocks)
@@ -423,17 +422,20 @@ class _RankWays(NamedTuple):
 
 
 @dataclass(slots=True)
-class _LoopSearch:
-    """One candidate's splits: `limit_s` is the best step so far, `others_s` bounds what is left."""
+class _LoopSearch(Generic[Found]):
+    """One candidate's splits: `limit_s` is the best step so far, `others_s` bounds what is left.
+
+    Unlike ranks run the chunks of a kind in ways of their own.
+    """
 
     loop: Loop
-    price: Price
+    price: Price[Found]
     effort: Effort
     limit_s: float
     actions: int
     others_s: float = np.inf
-    best: Priced | None = None
-    chunk_ways: dict[int, _ChunkWays] = field(default_factory=dict)
+    best: Found | None = None
+    chunk_ways: dict[tuple[int, int], _ChunkWays] = field(default_factory=dict)
     rank_ways: dict[tuple[int, ...], _RankWays | None] = field(default_factory=dict)
     update_s: dict[tuple[int, ...], float] = field(default_factory=dict)
 
@@ -445,10 +447,10 @@ class _LoopSearch:
             self.loop.kinds.kind_of[stages.first, stages.first + blocks]
             for blocks in stages.most.tolist()
         ]
-        counts = [len(self._ways(int(kind)).time_s) for kind in longest]
+        counts = [len(own.time_s) for own in self._ways_of(list(map(int, longest)))]
         return max(prod(counts[rank::p]) for rank in range(p))
 
-    def run(self) -> Finished:
+    def run(self) -> Finished[Found]:
         """Splits in the order of what they take at least."""
         open_splits = []
         for number, kinds in enumerate(self._every_kinds()):
@@ -490,8 +492,8 @@ class _LoopSearch:
         self.effort.spend_on_plan()
         p, lengths = len(ranks), self.loop.kinds.counts[list(kinds)].sum(axis=1)
         chosen = tuple(
-            tuple(self._ways(kind).chosen[ranks[stage % p].ways[0, stage // p]].tolist())
-            for stage, kind in enumerate(kinds)
+            tuple(own.chosen[ranks[stage % p].ways[0, stage // p]].tolist())
+            for stage, own in enumerate(self._ways_of(kinds))
         )
         found = self.price(((0, *np.cumsum(lengths).tolist()), chosen))
         if found is None:
@@ -504,7 +506,7 @@ class _LoopSearch:
         self.effort.spend_on_simulation(self.actions)
         loop, p = self.loop, len(ranks)
         time_s = np.concatenate([rank.time_s for rank in ranks]).T.reshape(-1)
-        forward_s = np.array([self._ways(kind).forward_s for kind in kinds])
+        forward_s = np.array([own.forward_s for own in self._ways_of(kinds)])
         times = PipelineTimes(
             forward_s=forward_s,
             input_grad_s=time_s - forward_s,
@@ -514,8 +516,9 @@ class _LoopSearch:
         )
         tail_s = np.array([rank.tail_s[0] for rank in ranks]) + loop.tied_s
         synced_s = float((quick_ends_s(loop.shape, times) + tail_s).max())
-        update_s = max(self._updated_s(kinds[rank::p]) for rank in range(p))
-        return synced_s + update_s + loop.cluster.accelerator.step_overhead_s
+        update_s = max(self._updated_s(rank, kinds[rank::p]) for rank in range(p))
+        places = loop.of_rank or (loop,)
+        return synced_s + update_s + max(o.cluster.accelerator.step_overhead_s for o in places)
 
     def _ranks(self, kinds: tuple[int, ...]) -> list[_RankWays] | None:
         """The choices of every rank; None where one has none."""
@@ -535,7 +538,7 @@ class _LoopSearch:
 
     def _choices(self, rank: int, kinds: tuple[int, ...]) -> _RankWays | None:
         """Those that fit and that no other beats; None where none fits."""
-        chunks, memory = [self._ways(kind) for kind in kinds], self.loop.memory
+        chunks, memory = [self._ways(rank, kind) for kind in kinds], self._place(rank).memory
         sizes = [len(chunk.time_s) for chunk in chunks]
         ways = np.indices(sizes).reshape(len(sizes), -1).T
         picked = list(zip(chunks, ways.T, strict=True))
@@ -565,21 +568,32 @@ class _LoopSearch:
             forward_s, under_s = chunk.forward_before_s, own_s
         return total_s
 
-    def _updated_s(self, kinds: tuple[int, ...]) -> float:
+    def _updated_s(self, rank: int, kinds: tuple[int, ...]) -> float:
         """The optimizer of one rank."""
-        if kinds not in self.update_s:
-            own = touched_bytes(self.loop.kinds, self.loop.replicas, np.array(kinds)).sum()
-            device = self.loop.cluster.accelerator
-            self.update_s[kinds] = update_time_s(float(own), device)
-        return self.update_s[kinds]
+        loop = self._place(rank)
+        key = (id(loop), *kinds)
+        if key not in self.update_s:
+            own = touched_bytes(loop.kinds, loop.replicas, np.array(kinds)).sum()
+            self.update_s[key] = update_time_s(float(own), loop.cluster.accelerator)
+        return self.update_s[key]
 
-    def _ways(self, kind: int) -> _ChunkWays:
-        if kind not in self.chunk_ways:
-            self.chunk_ways[kind] = self._made_ways(kind)
-        return self.chunk_ways[kind]
+    def _place(self, rank: int) -> Loop:
+        return self.loop.of_rank[rank] if self.loop.of_rank else self.loop
 
-    def _made_ways(self, kind: int) -> _ChunkWays:
-        loop, kinds = self.loop, self.loop.kinds
+    def _ways_of(self, kinds: Sequence[int]) -> list[_ChunkWays]:
+        """Those of every stage, of these kinds."""
+        p = self.loop.shape.num_ranks
+        return [self._ways(stage % p, kind) for stage, kind in enumerate(kinds)]
+
+    def _ways(self, rank: int, kind: int) -> _ChunkWays:
+        loop = self._place(rank)
+        key = (id(loop), kind)
+        if key not in self.chunk_ways:
+            self.chunk_ways[key] = self._made_ways(loop, kind)
+        return self.chunk_ways[key]
+
+    def _made_ways(self, loop: Loop, kind: int) -> _ChunkWays:
+        kinds = loop.kinds
         fronts = [(kinds.front(kind, level), level) for level in kinds.levels_of[kind]]
         time_s = np.concatenate([front.time_s for front, _ in fronts])
         used = np.full(len(time_s), kind)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from trainwright.cluster import Hop, NetworkLevel
-from trainwright.costing.communication import all_reduce_time_s, point_to_point_time_s
+from trainwright.costing.communication import all_reduce_time_s
 from trainwright.planning.bounds.exchanges import ChainEnds
 from trainwright.planning.bounds.pools import (
     Across,
@@ -33,6 +33,7 @@ from trainwright.planning.question.layouts import (
     CHAIN,
     CUTS_HEAD,
     IN_GROUPS,
+    IN_V,
     LOOPED,
     ON_HOST,
     WHOLE_GROUPS,
@@ -46,6 +47,7 @@ from trainwright.planning.splits.chain import (
     best_split_beside_head,
     fastest_ways,
     sites_beside_heads,
+    transfers_over,
 )
 from trainwright.planning.splits.loop import bound_dealt_loops
 from trainwright.planning.splits.types import (
@@ -55,6 +57,7 @@ from trainwright.planning.splits.types import (
     options_of,
     ways_in_chunks,
 )
+from trainwright.planning.splits.vee import best_uneven_v_split
 from trainwright.plans import Plan, ReplicaGroup, Stage
 from trainwright.profile import Profile
 from trainwright.step.pipeline import PipelineShape, placement_of
@@ -88,7 +91,7 @@ def bound_in_chunks_s(
 ) -> float:
     """What `best_mixed_split` says of several chunks per rank, or less, at a tenth of the work."""
     if isinstance(candidate, Across):
-        return bound_every_split(_asked_across(shelf, candidate), limit_s=limit_s).bound_s
+        return bound_every_split(asked_across(shelf, candidate), limit_s=limit_s).bound_s
     pools = _pools(shelf, candidate, limit_s)
     return _bound_beside_s(shelf, candidate, pools, _deal(shelf, candidate, pools), limit_s)
 
@@ -98,15 +101,17 @@ def _across(shelf: MixedShelf, candidate: Across, limit_s: float) -> MixedSplit:
     profile = shelf.part(pools[0], candidate.point, Part.of(candidate))
     plans, bound_s = list[Plan](), math.inf
     if candidate.schedule not in CHAIN:
-        question = _asked_across(shelf, candidate)
+        question = asked_across(shelf, candidate)
         bound_s, offered = bound_every_split(question, limit_s=limit_s).bound_s, list[Split]()
         if bound_s < limit_s and candidate.schedule in LOOPED:
             offered.append(bound_dealt_loops(question, limit_s=limit_s))
             bound_s = max(bound_s, offered[0].bound_s)
         if bound_s < limit_s:
             offered.append(best_family_split(question, limit_s=limit_s))
+            if candidate.schedule in IN_V and len(set(question.sites)) == 1:  # any lengths, too
+                offered.append(best_uneven_v_split(question, limit_s=limit_s))
             cuts = dict.fromkeys(each for split in offered for each in _cuts(split))
-            plans += (_plan_across(shelf, candidate, profile, *each) for each in cuts)
+            plans += (plan_across(shelf, candidate, *each) for each in cuts)
         return MixedSplit(bound_s=bound_s, plans=tuple(plans))
     levels = list(_levels_across(shelf, candidate))
     shape = PipelineShape(
@@ -116,24 +121,25 @@ def _across(shelf: MixedShelf, candidate: Across, limit_s: float) -> MixedSplit:
     )
     for asked in _with_tied(shelf, candidate, profile, sites):
         apart = _Apart.of(shelf, candidate, pools, asked)
-        transfers = _transfers_s(profile, levels)
+        transfers = transfers_over(profile, levels)
         split = apart.best_split(asked, transfers, shape=shape, limit_s=min(limit_s, bound_s))
         bound_s = min(bound_s, split.bound_s)
-        plans += (_plan_across(shelf, candidate, profile, *each) for each in _cuts(split))
+        plans += (plan_across(shelf, candidate, *each) for each in _cuts(split))
     return MixedSplit(bound_s=bound_s, plans=tuple(plans))
 
 
 def _sites_across(shelf: MixedShelf, candidate: Across) -> list[Site]:
-    """Where each rank runs; those of a pool are one site."""
+    """Where each rank runs; those of a pool, or of pools that are alike, are one site."""
+    first = shelf.first
     site_of = {
         pool: Site(
             kinds=shelf.kinds(pool, candidate.point, Part.of(candidate)),
             cluster=shelf.room(pool, candidate),
             replicas=shelf.replicas(candidate, {pool: candidate.data}),
         )
-        for pool in candidate.pools
+        for pool in dict.fromkeys(first[pool] for pool in candidate.pools)
     }
-    return [site_of[pool] for pool in candidate.pool_of_rank]
+    return [site_of[first[pool]] for pool in candidate.pool_of_rank]
 
 
 def _passing_across(shelf: MixedShelf, candidate: Across) -> int:
@@ -141,7 +147,8 @@ def _passing_across(shelf: MixedShelf, candidate: Across) -> int:
     return Part.of(candidate).slices * (_microbatches(shelf, candidate) // candidate.data)
 
 
-def _asked_across(shelf: MixedShelf, candidate: Across) -> SplitQuestion:
+def asked_across(shelf: MixedShelf, candidate: Across) -> SplitQuestion:
+    """What a search for splits of a pipeline from pool to pool is asked."""
     levels, sites = list(_levels_across(shelf, candidate)), _sites_across(shelf, candidate)
     around = levels[0] if len(sites) == 2 else shelf.cluster.joint
     return _asked(candidate, sites, (*levels, around), _passing_across(shelf, candidate))
@@ -219,14 +226,13 @@ class _Apart:
         return sites_beside_heads(sites, self.heads, shape, kept=True) if self.heads else sites
 
 
-def _plan_across(
-    shelf: MixedShelf, candidate: Across, profile: Profile, cuts: tuple[int, ...], ways: Ways
-) -> Plan:
+def plan_across(shelf: MixedShelf, candidate: Across, cuts: tuple[int, ...], ways: Ways) -> Plan:
+    """The plan of stages between `cuts` that run their layers so."""
+    every = shelf.profile(candidate.pools[0], candidate.point).structure.layers
     stages = []
     ranks = rank_of_stages(candidate)
     for rank, (first, after), chosen in zip(ranks, pairwise(cuts), ways, strict=True):
-        pool = candidate.pool_of_rank[rank]
-        layers = profile.structure.layers[first:after]
+        pool, layers = candidate.pool_of_rank[rank], every[first:after]
         own = _group(shelf, candidate, pool, count=candidate.data)
         options = options_of(layers, chosen, shelf.profile(pool, candidate.point))
         ids = tuple(layer.id for layer in layers)
@@ -288,17 +294,6 @@ def _levels_across(shelf: MixedShelf, candidate: Across) -> Iterator[NetworkLeve
             joint = shelf.cluster.joint
             assert joint is not None, "several pools are joined"
             yield joint
-
-
-def _transfers_s(profile: Profile, levels: Sequence[NetworkLevel]) -> Floats:
-    """Seconds from each rank to the next by the layer that the next begins with, [p, L + 1]."""
-    size = len(profile.structure.layers)
-    times_s = np.zeros((len(levels) + 1, size + 1))
-    for edge in profile.structure.edges:
-        if edge.target == edge.source + 1:
-            for rank, level in enumerate(levels):
-                times_s[rank, edge.target] = point_to_point_time_s(edge.bytes, level)
-    return times_s
 
 
 _PATHS_WITHIN: Final = 4  # microbatches for each rank, as in the peel
@@ -440,7 +435,7 @@ def _pool(shelf: MixedShelf, candidate: Beside, pool: int, count: int, limit_s: 
     return _Pool(
         site=site,
         apart=_Apart.of(shelf, candidate, [pool] * candidate.depth, [site] * candidate.depth),
-        transfers=_transfers_s(profile, [level for level in between if level]),
+        transfers=transfers_over(profile, between),
         candidate=candidate,
         count=count,
         limit_s=limit_s,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -18,8 +18,15 @@ from trainwright.planning.bounds.stages import (
     least_transfers_s,
 )
 from trainwright.planning.question.layouts import BOUNDED, CHAIN, IN_V, chunks_per_rank
-from trainwright.planning.question.question import Candidate
-from trainwright.planning.splits.chain import CutsAndRows, Site, Split, best_chain_split
+from trainwright.planning.question.question import Candidate, with_usable
+from trainwright.planning.splits.chain import (
+    CutsAndRows,
+    Site,
+    Split,
+    best_chain_split,
+    transfers_over,
+    transfers_s,
+)
 from trainwright.planning.splits.loop import (
     best_loop_split,
     bound_every_loop_split,
@@ -110,10 +117,39 @@ class SplitQuestion:
         return least_transfers_over(self.kinds, tuple(between))
 
     @property
+    def transfers_s(self) -> Floats:
+        """Seconds from each rank to the next by the layer that the next begins with, [p, L + 1]."""
+        if self.levels:
+            return transfers_over(self.kinds.profile, self.levels[:-1])
+        return transfers_s(self.kinds, self.degrees, self.cluster)
+
+    @property
     def overhead_s(self) -> float:
         """What every step takes once, beside its pipeline."""
-        clusters = [site.cluster for site in self.sites] or [self.cluster]
-        return max(cluster.accelerator.step_overhead_s for cluster in clusters)
+        return max(cluster.accelerator.step_overhead_s for cluster in self._clusters)
+
+    @property
+    def usable_bytes(self) -> float:
+        """Of the largest device."""
+        return max(cluster.accelerator.usable_bytes for cluster in self._clusters)
+
+    @property
+    def _clusters(self) -> list[Cluster]:
+        return [site.cluster for site in self.sites] or [self.cluster]
+
+    def with_usable(self, usable_bytes: float) -> SplitQuestion:
+        """With so many bytes of the largest device usable, and as much less or more of others."""
+        more_bytes = usable_bytes - self.usable_bytes
+
+        def roomy(cluster: Cluster) -> Cluster:
+            return with_usable(cluster, cluster.accelerator.usable_bytes + more_bytes)
+
+        made = {
+            id(site): replace(site, cluster=roomy(site.cluster))
+            for site in {id(site): site for site in self.sites}.values()
+        }
+        sites = tuple(made[id(site)] for site in self.sites)
+        return replace(self, cluster=roomy(self.cluster), sites=sites)
 
 
 # How much is spent on further splits, and how those that were simulated are priced
@@ -196,28 +232,48 @@ class Effort:
         self.left -= _PLAN
 
 
+class HasStep(Protocol):
+    """A plan that is priced."""
+
+    @property
+    def step(self) -> Timed:
+        """What a step of it takes."""
+
+
+class Timed(Protocol):
+    """A predicted step."""
+
+    @property
+    def step_time_s(self) -> float:
+        """Seconds."""
+
+
+Found = TypeVar("Found", bound=HasStep)
+Price: TypeAlias = "Callable[[CutsAndRows], Found | None]"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finished:
+class Finished(Generic[Found]):
     """The fastest further plan of a candidate, and what all of its plans take at least."""
 
     bound_s: float
-    found: Priced | None = None
+    found: Found | None = None
 
 
 def price_below(
     simulated: Iterable[tuple[float, CutsAndRows]],
-    price: Callable[[CutsAndRows], Priced | None],
+    price: Price[Found],
     effort: Effort,
     *,
     limit_s: float,
     others_s: float,
-) -> Finished:
+) -> Finished[Found]:
     """Price splits below the limit, shortest first, until none can be the shortest.
 
     `others_s` bounds those that were not simulated. A split whose plan misses the memory keeps the
     bound that it had.
     """
-    best: Priced | None = None
+    best: Found | None = None
     for step_s, split in sorted(simulated):
         if step_s >= limit_s * HAIR or effort.is_spent:
             others_s = min(others_s, max(step_s, 0.0))

@@ -26,7 +26,6 @@ from trainwright.planning.question.question import (
     Candidate,
     ModelQuestion,
     missing_of_plan,
-    with_usable,
 )
 from trainwright.planning.splits.chain import CutsAndRows, Split
 from trainwright.planning.splits.vee import (
@@ -253,8 +252,9 @@ def fastest_plan(
     What no order brings below the limit, or below the best step so far, is not ordered.
     """
     cluster, overheads = question.cluster, question.overheads
-    best, over = Tried(), []
-    for plan in plans:
+    overhead_s = cluster.accelerator.step_overhead_s
+
+    def timed(plan: Plan, longest_s: float) -> TimedPlan | None:
         work, layout = work_of_plan(
             plan,
             profile,
@@ -262,16 +262,43 @@ def fastest_plan(
             overlap=question.settings.overlap,
             overheads=overheads,
         )
-        longest_s = min(limit_s, best.step_s) - cluster.accelerator.step_overhead_s
+        longest_s -= overhead_s
         if math.isfinite(longest_s) and least_pipeline_of_v_s(work, layout) > longest_s:
-            continue
+            return None
         step = simulated_step(work, layout)
-        if step.pipeline_s + cluster.accelerator.step_overhead_s > limit_s:
+        missing_bytes = missing_of_plan(question, plan, profile, step)
+        return TimedPlan(step.pipeline_s + overhead_s, step.step_time_s, missing_bytes)
+
+    return fastest_of(plans, timed, limit_s=limit_s)
+
+
+class TimedPlan(NamedTuple):
+    """A step's pipeline with what every step takes once, the whole of it, and what a device lacks.
+
+    That is at most 0 where the plan fits.
+    """
+
+    least_s: float
+    step_s: float
+    missing_bytes: float
+
+
+def fastest_of(
+    plans: Iterable[Plan],
+    timed: Callable[[Plan, float], TimedPlan | None],
+    *,
+    limit_s: float,
+) -> Tried:
+    """`fastest_plan` of plans that `timed` simulates, or finds to be longer than it is told."""
+    best, over = Tried(), []
+    for plan in plans:
+        found = timed(plan, min(limit_s, best.step_s))
+        if found is None or found.least_s > limit_s:
             continue
-        if (missing_bytes := missing_of_plan(question, plan, profile, step)) > 0:
-            over.append((step.step_time_s, missing_bytes))
-        elif step.step_time_s < best.step_s:
-            best = Tried(plan=plan, step_s=step.step_time_s)
+        if found.missing_bytes > 0:
+            over.append((found.step_s, found.missing_bytes))
+        elif found.step_s < best.step_s:
+            best = Tried(plan=plan, step_s=found.step_s)
     faster = [missing for step_s, missing in over if step_s < _WORTH_LESS_ROOM * best.step_s]
     return replace(best, missing_bytes=min(faster, default=0.0))
 
@@ -317,14 +344,13 @@ def fastest_with_less_room(
     The bytes are by how much; where they are 0, the room is left as it is the first time.
     `try_splits` gets splits and the limit, and says which of their plans is best.
     """
-    enough, too_little = asked.cluster.accelerator.usable_bytes, 0.0
+    enough, too_little = asked.usable_bytes, 0.0
     best, cut, least = Tried(), missing_bytes, _LEAST_CUT * enough
     if missing_bytes:
         cut = max(cut, least)
     for _ in range(_TRIES):
         room = enough - cut if enough - cut > too_little else (enough + too_little) / 2
-        tighter = replace(asked, cluster=with_usable(asked.cluster, room))
-        split = best_uneven_v_split(tighter, limit_s=min(limit_s, best.step_s))
+        split = best_uneven_v_split(asked.with_usable(room), limit_s=min(limit_s, best.step_s))
         if not split.cuts:
             too_little = room
             if enough - too_little <= least:
@@ -480,7 +506,7 @@ def _splits_by_bound(asked: SplitQuestion, *, limit_s: float) -> list[tuple[floa
     found: dict[CutsAndRows, float] = {}
     generous = VProblem.of(asked, limit_s=limit_s)
     stride = 1 if asked.kinds.num_layers <= _SHORT else _STRIDE
-    for room in _rungs(_BEYOND * asked.cluster.accelerator.usable_bytes, stride):
+    for room in _rungs(_BEYOND * asked.usable_bytes, stride):
         own = attaining_splits(replace(generous, usable_bytes=room))
         if not own:
             break
