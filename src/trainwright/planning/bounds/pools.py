@@ -25,6 +25,7 @@ update and what every step takes follow. Memory makes layers recompute as in
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import combinations, permutations
@@ -209,6 +210,16 @@ class MixedShelf:
             for pool in range(len(question.cluster.pools))
         ]
         return cls(asked, lambda pool, point: estimate_profile(estimators[pool], asked, point))
+
+    def are_first(self, pools: tuple[int, ...]) -> bool:
+        """Whether of pools that are alike these are the first, in their order."""
+        alike = Counter[int]()
+        for pool in pools:
+            number = self.first[:pool].count(self.first[pool])
+            if number != alike[self.first[pool]]:
+                return False
+            alike[self.first[pool]] += 1
+        return True
 
     @property
     def cluster(self) -> Cluster:

@@ -257,10 +257,10 @@ class MixedLayouts:
 
     @property
     def shapes(self) -> tuple[Shape, ...]:
-        """All ways to use several pools."""
-        count = len(self.shelf.cluster.pools)
-        across = (Shape(name="across", pools=pools) for pools in pools_across(count))
-        beside = (Shape(name="beside", pools=pools) for pools in pools_beside(count))
+        """All ways to use several pools; of pools that are alike the first ones, in their order."""
+        count, is_first = len(self.shelf.cluster.pools), self.shelf.are_first
+        across = (Shape(name="across", pools=own) for own in filter(is_first, pools_across(count)))
+        beside = (Shape(name="beside", pools=own) for own in filter(is_first, pools_beside(count)))
         return (*across, *beside)
 
     def count(self, point: Point) -> int:
@@ -432,10 +432,14 @@ class _Split:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Bounded:
-    """A candidate of several chunks per rank, bounded before a split of it is looked for."""
+    """A candidate of several chunks per rank, bounded before a split of it is looked for.
+
+    Or one that was priced, with its `plans`.
+    """
 
     shape: Shape
     candidate: MixedCandidate
+    plans: tuple[Plan, ...] = ()
 
 
 _Node: TypeAlias = _AtPoint | BoundedLayouts | _Bounded | _Split
@@ -549,12 +553,20 @@ class MixedSearch:
         """Try splits in V that are good for less room; no bound follows."""
         candidate = node.candidate
         assert isinstance(candidate, Across), "pipelines beside each other are not looked through"
-        asked = asked_across(self.shelf, candidate)
-        if is_small(asked) and next(rooms, None) is not None:
-            tries = _Tries(self, node)
-            tried = fastest_in_rooms(asked, tries, Tried(), limit_s=self.best_s)
-            if tried.plan is not None:
-                self._keep(tries.priced(tried.plan))
+        if next(rooms, None) is None:
+            return 0.0
+        asked, tries, limit_s = asked_across(self.shelf, candidate), _Tries(self, node), self.best_s
+        tried = fastest_of(node.plans, tries.timed, limit_s=limit_s)
+        if tried.missing_bytes:
+            roomy = fastest_with_less_room(
+                asked, tried.missing_bytes, tries.fastest, limit_s=min(limit_s, tried.step_s)
+            )
+            tried = tried.or_faster(roomy)
+        if is_small(asked):
+            tried = fastest_in_rooms(asked, tries, tried, limit_s=limit_s)
+        if tried.step_s < self.best_s:
+            assert tried.plan is not None, "a step that was tried is of a plan"
+            self._keep(tries.priced(tried.plan))
         return 0.0
 
     def _priced_across(self, node: _Bounded, split: CutsAndRows) -> MixedPriced:
@@ -672,7 +684,7 @@ class MixedSearch:
             self.waiting.add(sharper.bound_s, found)
 
     def _price(self, bound_s: float, node: _Split) -> None:
-        priced = _Bounded(shape=node.shape, candidate=node.candidate)
+        priced = _Bounded(shape=node.shape, candidate=node.candidate, plans=node.split.plans)
         self.bounds.add(bound_s, priced)
         every = [self._priced(priced, plan) for plan in node.split.plans]
         fitting = [found for found in every if fits(self.shelf, found)]
@@ -705,7 +717,7 @@ class _Tries:
 
     def fastest(self, splits: list[CutsAndRows], limit_s: float) -> Tried:
         """The fastest that fits, of those whose pipelines are within the limit."""
-        return fastest_of(map(self._plan_of, splits), self._timed, limit_s=limit_s)
+        return fastest_of(map(self._plan_of, splits), self.timed, limit_s=limit_s)
 
     def floor_s(self, split: CutsAndRows) -> float:
         """No order of the split steps faster."""
@@ -726,7 +738,8 @@ class _Tries:
         works = mixed_works(plan, profiles, shelf.cluster, **shelf.question.step_settings)
         return max(least_step_of_v_s(work, layout) for _, work, layout in works)
 
-    def _timed(self, plan: Plan, longest_s: float) -> TimedPlan | None:
+    def timed(self, plan: Plan, longest_s: float) -> TimedPlan | None:
+        """What a step takes and lacks; None where it is longer, or too much for hosts."""
         if self._floor_s(plan) > longest_s:
             return None
         found, shelf = self.priced(plan), self.search.shelf
@@ -771,7 +784,7 @@ def plan_mixed(
     format, and like `search.search`.
     """
     shelf = MixedShelf.of(question)
-    alone = {pool: _alone(shelf, pool, budget, crew) for pool in range(len(shelf.cluster.pools))}
+    alone = {pool: _alone(shelf, pool, budget, crew) for pool in sorted(set(shelf.first))}
     priced = [
         _one_pool(shelf, pool, found)
         for pool, outcome in alone.items()
@@ -815,8 +828,7 @@ def plan_mixed(
 def least_of_any_order_on_pools_s(question: ModelQuestion, budget: Budget) -> float:
     """No plan steps faster, in whatever order its actions run; 0 where the budget ends before."""
     shelf = MixedShelf.of(question)
-    pools = range(len(shelf.cluster.pools))
-    found = [least_of_any_order_s(shelf.alone(pool), budget) for pool in pools]
+    found = [least_of_any_order_s(shelf.alone(pool), budget) for pool in sorted(set(shelf.first))]
     for part in parts_on_pools(question):
         own = MixedShelf.of(part)
         layouts = MixedLayouts(own)
@@ -849,7 +861,7 @@ def _least_s(priced: Iterable[MixedPriced]) -> float:
 def sketch_mixed(question: ModelQuestion, budget: Budget) -> MixedPriced | None:
     """A good plan on one pool or several, soon, and no bound; None where none is found."""
     shelf, priced = MixedShelf.of(question), list[MixedPriced]()
-    for pool in range(len(shelf.cluster.pools)):
+    for pool in sorted(set(shelf.first)):
         found = sketch_runnable(shelf.alone(pool), budget)
         if found is not None:
             priced.append(_one_pool(shelf, pool, found))
