@@ -544,7 +544,7 @@ class RunnableDegrees:
         if target is None or isinstance(question.model, MeasuredModel):
             return None
         demands = training_demands(question.model, recipe, question.precision)
-        return cls(
+        return _degrees_of(
             target,
             replace(demands, dispatches_once=False, narrow_dispatch=False, context_exchange="ring"),
         )
@@ -604,6 +604,12 @@ class RunnableDegrees:
         piped, replicated, copied = layouts.pipeline > 1, layouts.data > 1, layouts.copies > 1
         found: Flags = own[piped + 2 * replicated + 4 * copied]
         return found
+
+
+@lru_cache(maxsize=8)
+def _degrees_of(target: str, demands: Demands) -> RunnableDegrees:
+    """One for all parts of a space: what runs beside what differs in none of them."""
+    return RunnableDegrees(target, demands)
 
 
 def is_replicated(point: Point, layouts: Layouts) -> Flags:

@@ -24,11 +24,9 @@ from trainwright.model import RunShape, layer_graph
 from trainwright.model.operator import MLP_ACTIVATION
 from trainwright.planning.bounds.step import any_order_bounds_s
 from trainwright.planning.question.layouts import (
-    IN_V,
     ONLY_BOUNDED,
     SEARCHED_UNLESS_NAMED,
     RunnableDegrees,
-    schedules_of,
 )
 from trainwright.planning.question.question import (
     Aim,
@@ -39,7 +37,7 @@ from trainwright.planning.question.question import (
     missing_of_plan,
     with_usable,
 )
-from trainwright.planning.search.frontier import Frontier
+from trainwright.planning.search.frontier import Opened, opened
 from trainwright.planning.search.plans import (
     best_first,
     is_more_than_all_devices_hold,
@@ -165,19 +163,17 @@ def sketch_runnable(
     of which are over at once. Families in V are left out of a part unless only they are asked for:
     to order the actions of one of their plans takes as long as all the rest.
     """
-    shelves, opened, aim = shelves or Shelves(), [], StepAim()
-    for space in runnable_spaces(question.allowed, question.settings.recompute_modules):
-        part = replace(question, allowed=space)
-        if is_more_than_all_devices_hold(part):
-            continue
-        offered = schedules_of(space, cuts_head=part.cuts_head)
-        quick = tuple(one for one in offered if one.family not in IN_V)
-        frontier = Frontier(part, shelves.of(part), aim, quick or offered, likely=True)
-        frontier.open(budget)
-        opened.append(frontier)
+    shelves, aim = shelves or Shelves(), StepAim()
+    spaces = runnable_spaces(question.allowed, question.settings.recompute_modules)
+    parts = [replace(question, allowed=space) for space in spaces]
+    frontiers = [
+        opened(part, budget, aim, shelves, is_quick=True).frontier
+        for part in parts
+        if not is_more_than_all_devices_hold(part)
+    ]
     found: list[Priced] = []
     best_s = to_beat_s
-    for frontier in sorted(opened, key=lambda each: each.least_s):
+    for frontier in sorted(frontiers, key=lambda each: each.least_s):
         foresight = Foresight(frontier.shelf, budget, None)
         search = ModelSearch(
             frontier, budget, aim, foresight, num_told=1, patience=BRIEF, best_s=best_s
@@ -486,20 +482,19 @@ def _plan_all(question: ModelQuestion, budget: Budget, wanted: _Wanted) -> Model
     is_first = math.isinf(to_beat)
     if is_first:
         budget = usual.told_in(budget)
-    spaces = runnable_spaces(question.allowed, question.settings.recompute_modules)
-    told: tuple[Priced, ...] = ()
-    for at, space in enumerate(spaces):
-        alone, left = len(spaces) == 1, len(spaces) - at + _PROOFS * len(spaces)
+    parts, told = _parts(question, budget, wanted), tuple[Priced, ...]()
+    for at, (asked, begun) in enumerate(parts):
+        alone, left = len(parts) == 1, len(parts) - at + _PROOFS * len(parts)
         part = budget if alone else _share(budget, searched, found, left=left, aim=aim)
         own = search_model(
-            replace(question, allowed=space),
+            asked,
             part,
             num_alternatives=wanted.num_alternatives,
             in_kind=wanted.in_kind,
             aim=aim,
             crew=wanted.crew,
             to_beat=to_beat,
-            shelves=wanted.shelves,
+            begun=begun or opened(asked, part, aim or StepAim(), wanted.shelves),
             told=told,
         )
         searched.append(own)
@@ -529,6 +524,22 @@ def _plan_all(question: ModelQuestion, budget: Budget, wanted: _Wanted) -> Model
     if isinstance(question.model, MeasuredModel) and question.model.is_in_one_order:
         return _of_any_order(question, outcome, aim)
     return outcome
+
+
+def _parts(
+    question: ModelQuestion, budget: Budget, wanted: _Wanted
+) -> Sequence[tuple[ModelQuestion, Opened | None]]:
+    """The parts of the space; where nothing is proved of them the likeliest first.
+
+    What that finds is to beat in the others, most of which are over at once.
+    """
+    spaces = runnable_spaces(question.allowed, question.settings.recompute_modules)
+    parts = [replace(question, allowed=space) for space in spaces]
+    if wanted.is_bounded or wanted.num_alternatives or len(parts) == 1:
+        return [(part, None) for part in parts]
+    begun = [opened(part, budget, wanted.aim or StepAim(), wanted.shelves) for part in parts]
+    begun.sort(key=lambda each: each.frontier.least_s)
+    return [(each.frontier.question, each) for each in begun]
 
 
 def _proved(

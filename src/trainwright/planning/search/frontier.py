@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -33,6 +33,7 @@ from trainwright.planning.bounds.step import (
 from trainwright.planning.question.layouts import (
     BRAIDED,
     CUTS_HEAD,
+    IN_V,
     SLICED,
     Layouts,
     Schedule,
@@ -49,7 +50,7 @@ from trainwright.planning.question.question import (
     expert_points,
     room_of_devices,
 )
-from trainwright.planning.search.prefetch import Shelf
+from trainwright.planning.search.prefetch import Shelf, Shelves
 from trainwright.plans.plan import DATA_INSIDE, PIPELINE_INSIDE
 from trainwright.profile.measured_model import MeasuredModel
 
@@ -586,6 +587,24 @@ class Frontier:
         if pairs.num_left:
             self._add(float(pairs.bounds_s[pairs.done]), pairs)
         return found
+
+
+class Opened(NamedTuple):
+    """All candidates of a question, none of them taken; not all are there where time ran out."""
+
+    frontier: Frontier
+    is_complete: bool
+
+
+def opened(
+    question: ModelQuestion, budget: Budget, aim: Aim, shelves: Shelves, *, is_quick: bool = False
+) -> Opened:
+    """Where a search begins; a quick one without families in V, unless only they are asked for."""
+    offered = schedules_of(question.allowed, cuts_head=question.cuts_head)
+    if is_quick:
+        offered = tuple(each for each in offered if each.family not in IN_V) or offered
+    frontier = Frontier(question, shelves.of(question), aim, offered, likely=True)
+    return Opened(frontier, frontier.open(budget))
 
 
 def least_of(work: PointWork) -> tuple[LeastLayers, ...]:

@@ -21,7 +21,7 @@ from trainwright.execution import Budget, Progress
 from trainwright.execution.best_first import BestFirst
 from trainwright.planning.question import layouts
 from trainwright.planning.question.question import Aim, Candidate, ModelQuestion, StepAim
-from trainwright.planning.search.frontier import Frontier
+from trainwright.planning.search.frontier import Frontier, Opened, opened
 from trainwright.planning.search.plans import (
     PlanKind,
     best_first,
@@ -903,22 +903,19 @@ def search_model(
     aim: Aim | None = None,
     crew: Crew | None = None,
     to_beat: float = math.inf,
-    shelves: Shelves | None = None,
+    begun: Opened | None = None,
     told: Sequence[Priced] = (),
 ) -> SearchedModel:
     """What `plan_model` finds, before anything is proved of all other plans.
 
     Runners-up may be asked to differ `in_kind` (see `of_kinds`) and to join those that are `told`
     of other spaces. With the figure `to_beat` of a plan from elsewhere, plans and bounds above it
-    are not looked for. `shelves` have what was priced for other questions.
+    are not looked for. What has `begun` is gone on with.
     """
     aim = aim or StepAim()
-    shelf = (shelves or Shelves()).of(question)
-    schedules = layouts.schedules_of(question.allowed, cuts_head=question.cuts_head)
-    frontier = Frontier(question, shelf, aim, schedules, likely=True)
-    is_complete = frontier.open(budget)
+    frontier, is_complete = begun or opened(question, budget, aim, Shelves())
     least_s, is_hopeless = frontier.least_s, is_more_than_all_devices_hold(question)
-    foresight = Foresight(shelf, budget, crew)
+    foresight = Foresight(frontier.shelf, budget, crew)
     search = ModelSearch(
         *(frontier, budget, aim, foresight),
         num_told=NUM_ALTERNATIVES,
