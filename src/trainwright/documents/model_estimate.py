@@ -724,8 +724,9 @@ def _headline(document: ModelEstimateResult) -> Iterator[str]:
         f"{run.microbatch_size}, schedule {run.schedule}, recompute {run.recompute}{blocks}"
     )
     yield (
-        f"pipeline {format_seconds(document.pipeline_s)} (bubble "
-        f"{document.bubble_of_makespan:.1%}), optimizer {format_seconds(document.optimizer_s)}"
+        f"pipeline {format_seconds(document.pipeline_s)} (waits "
+        f"{document.bubble_of_makespan:.1%}: bubble and transfers), "
+        f"optimizer {format_seconds(document.optimizer_s)}"
     )
     yield from unfitted_line(document.assumptions)
 

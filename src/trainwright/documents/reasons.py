@@ -274,9 +274,10 @@ def change_table(document: ModelPlanResult, *, most: int | None = None) -> Table
     if published := [each for each in every[len(found) :] if each.is_published]:
         found = (*found[: -len(published)], *published)
     fixes = document.step_time_s is None
+    title = title_of(found, fixes=fixes)
     sizes = any(each.peak_memory_bytes for each in found)
     return table_of(
-        "Change this",
+        title,
         (
             words("change"),
             column("step", "step_time_s"),
@@ -294,14 +295,28 @@ def change_table(document: ModelPlanResult, *, most: int | None = None) -> Table
             )
             for each in found
         ),
-        caption=(
-            "any one of these is enough: add its options to the command"
-            if fixes
-            else "change this: add the options to the command"
-        ),
+        caption=_CAPTIONS[title],
         note="Each row is a plan that was found and priced. Its options, added to the command of "
         "the plan, ask for it.",
     )
+
+
+_ENOUGH: Final = "Any one of these is enough"
+_FASTER: Final = "Change this"
+_NEXT: Final = "Next best plans"
+_CAPTIONS: Final = {
+    _ENOUGH: "any one of these is enough: add its options to the command",
+    _FASTER: "change this: add the options to the command",
+    _NEXT: "next best plans: add the options to the command; "
+    "`trainwright improve` looks for a faster run beside them",
+}
+
+
+def title_of(changes: Iterable[Change], *, fixes: bool) -> str:
+    """What a list of changes is: each makes a plan fit, or some make it faster, or none does."""
+    if fixes:
+        return _ENOUGH
+    return _FASTER if any((each.ratio or 1) < 1 for each in changes) else _NEXT
 
 
 def _at_most(step: Cell, change: Change) -> Cell:

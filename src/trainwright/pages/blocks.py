@@ -259,7 +259,7 @@ class ChangeList:
 
     template: ClassVar[str] = "changes"
     rows: tuple[ChangeRow, ...]
-    title: str = "Change this"
+    title: str
     against: str = "vs plan"
     note: str = ""
     shown: int = 3

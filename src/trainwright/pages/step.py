@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from trainwright.documents import plan_view
 from trainwright.documents.fit import fit_line
 from trainwright.documents.printing import NEGLIGIBLE
-from trainwright.documents.reasons import Change, changes_of, fixes_of
+from trainwright.documents.reasons import Change, changes_of, fixes_of, title_of
 from trainwright.documents.view import (
     Cell,
     Table,
@@ -407,7 +407,7 @@ def plan_changes(subject: Subject[Any]) -> blocks.ChangeList | None:
 
 def fixing_changes(relaxations: Iterable[Relaxation], command: str) -> blocks.ChangeList | None:
     """What would each make a plan fit, with the whole command; None where nothing is known."""
-    return _listed(fixes_of(relaxations), command, fixes=True)
+    return _listed(tuple(fixes_of(relaxations)), command, fixes=True)
 
 
 def estimate_changes(subject: Subject[ModelEstimateResult]) -> blocks.ChangeList | None:
@@ -438,7 +438,7 @@ def _step_of(change: Change) -> str:
     return f"{'≤ ' if change.is_bound else ''}{format_seconds(change.step_time_s)}"
 
 
-def _listed(found: Iterable[Change], command: str, *, fixes: bool) -> blocks.ChangeList | None:
+def _listed(found: Sequence[Change], command: str, *, fixes: bool) -> blocks.ChangeList | None:
     rows = tuple(
         blocks.ChangeRow(
             what=each.what,
@@ -453,10 +453,10 @@ def _listed(found: Iterable[Change], command: str, *, fixes: bool) -> blocks.Cha
     )
     if not rows:
         return None
-    if fixes:
-        return blocks.ChangeList(rows=rows, title="Any one of these is enough")
-    note = "Each row was found and priced. Its options, added to the command, ask for it."
-    return blocks.ChangeList(rows=rows, note=note)
+    title, note = title_of(found, fixes=fixes), ""
+    if not fixes:
+        note = "Each row was found and priced. Its options, added to the command, ask for it."
+    return blocks.ChangeList(rows=rows, title=title, note=note)
 
 
 def _tone(ratio: float) -> str:
