@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final
 
 
 class TrainwrightError(Exception):
@@ -62,6 +62,41 @@ def refuse(faults: Iterable[Fault]) -> None:
     """Raise `InvalidInput` with these faults, if there are any."""
     if found := tuple(faults):
         raise InvalidInput(found)
+
+
+# Words of which one must be given, with the one that was meant where another is like it.
+
+
+def one_of(known: Iterable[str], given: object) -> str:
+    """What is wrong with a word that is none of the known ones."""
+    names = [*known]
+    return f'must be one of {", ".join(names)}, got "{given}"{meant(given, names)}'
+
+
+def meant(given: object, known: Iterable[str]) -> str:
+    """What a refusal ends with: the known word that is most like the one given, if any is.
+
+    Case, dashes and underscores do not matter. A known word with the one given between dashes is
+    most like it, then one that differs in few letters, then one that holds it.
+    """
+    import difflib  # which only mistakes need
+
+    folded: dict[str, str] = {}
+    for each in known:
+        folded.setdefault(_folded(each), each)
+    word = _folded(str(given))
+    near = [own for own in folded if word in own.split("-")]
+    near = near or difflib.get_close_matches(word, folded, n=1)
+    if not near and len(word) >= _LEAST_PART:
+        near = [own for own in folded if word in own]
+    return f'; did you mean "{folded[near[0]]}"?' if near else ""
+
+
+_LEAST_PART: Final = 3  # letters
+
+
+def _folded(word: str) -> str:
+    return word.lower().replace("_", "-")
 
 
 # What numbers may be, at the birth of the value that has them; what is None says nothing.

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from trainwright.errors import Fault, InvalidInput, TrainwrightError
+from trainwright.errors import Fault, InvalidInput, TrainwrightError, meant
 
 PARTITIONERS: Final = "trainwright.partitioners"
 SCHEDULES: Final = "trainwright.schedules"
@@ -77,7 +77,8 @@ def plug_in(
     if given not in found.names:
         offered = "".join(f"{name}, " for name in (*known, *sorted(found.names)))
         wanted = f"must be {offered and 'one of '}{offered}{offered and 'or '}a plug-in of {group}"
-        raise InvalidInput.of(option, f'{wanted}, got "{given}"')
+        near = meant(given, (*known, *found.names))
+        raise InvalidInput.of(option, f'{wanted}, got "{given}"{near}')
     try:
         return PlugIn(option=option, name=given, given=found[given].load())
     except Exception as error:

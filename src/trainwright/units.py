@@ -11,7 +11,7 @@ import re
 from enum import StrEnum
 from typing import Final
 
-from trainwright.errors import InvalidInput
+from trainwright.errors import InvalidInput, one_of
 
 KIB: Final = 2**10
 MIB: Final = 2**20
@@ -60,7 +60,7 @@ def parse_memory(text: str, *, name: str = "memory") -> float:
     """Read a memory size in bytes; bits and a bare number below 1 MiB are refused as slips."""
     value, unit = _parse(text, _BYTES, name=name, example="80GiB")
     if value <= 0:
-        raise InvalidInput.of(name, f'must be > 0, got "{text}"')
+        raise InvalidInput.of(name, f'must be > 0, such as 80GiB, got "{text}"')
     if unit.endswith("b"):
         raise InvalidInput.of(name, f'is in bytes, got bits, "{text}"; {_in_bytes(text, unit)}')
     if not unit and value < _PLAIN_MEMORY_FLOOR:
@@ -74,7 +74,7 @@ def parse_bandwidth(text: str, *, name: str = "bandwidth") -> float:
     """Read a bandwidth in bytes per second."""
     value, _ = _parse(text, _BYTES_PER_SECOND, name=name, example="25GiB/s or 400Gb/s")
     if value <= 0:
-        raise InvalidInput.of(name, f'must be > 0, got "{text}"')
+        raise InvalidInput.of(name, f'must be > 0, such as 25GiB/s or 400Gb/s, got "{text}"')
     return value
 
 
@@ -94,7 +94,7 @@ def parse_duration(text: str, *, name: str = "duration") -> float:
     """Read a duration in seconds."""
     value, _ = _parse(text, _SECONDS, name=name, example="30s or 5min")
     if value < 0:
-        raise InvalidInput.of(name, f'must be >= 0, got "{text}"')
+        raise InvalidInput.of(name, f'must be >= 0, such as 30s or 5min, got "{text}"')
     return value
 
 
@@ -111,7 +111,7 @@ def parse_time_unit(text: str) -> float:
     """Read the name of a second or a part of one: how many seconds it is."""
     units = {unit: seconds for unit, seconds in _SECONDS.items() if seconds <= 1}
     if text not in units:
-        raise InvalidInput.of("time-unit", f'must be one of {", ".join(units)}, got "{text}"')
+        raise InvalidInput.of("time-unit", one_of(units, text))
     return units[text]
 
 
@@ -130,7 +130,7 @@ def parse_action_time(text: str, *, name: str) -> tuple[float, TimeUnit]:
     """Read what an action takes; a bare number counts slots and is kept as seconds."""
     value, unit = _parse(text, _SECONDS, name=name, example="1 or 3.5ms")
     if value < 0:
-        raise InvalidInput.of(name, f'must be >= 0, got "{text}"')
+        raise InvalidInput.of(name, f'must be >= 0, such as 1 or 3.5ms, got "{text}"')
     return value, TimeUnit.SECONDS if unit else TimeUnit.SLOTS
 
 

@@ -419,7 +419,7 @@ def test_an_interrupted_search_says_what_it_proved(tmp_path: Path) -> None:
         ("devices = [1.5]", "devices: must be a list of whole numbers"),
         ("oversubscription = [0.5]", "oversubscription: must be a list of numbers >= 1"),
         ("topology = ['ring']", "topology: must be a list of torus and switch"),
-        ("memory = 'ddr'", "memory: must be one of hbm2e, hbm3, hbm3e, got 'ddr'"),
+        ("memory = 'ddr'", 'memory: must be one of hbm2e, hbm3, hbm3e, got "ddr"'),
         ("[prices]\nhost = 3", "prices.host: is not a known key"),
         ("[prices]\nhost_price = -1", "prices.host_price: must be a number >= 0, got -1"),
         ("colour = 3", "colour: is not a known key"),

@@ -244,9 +244,12 @@ def test_generations_of_memory_are_faster_and_dearer() -> None:
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        ("process = '9nm'", "process: must be one of 22nm, 16nm, 7nm, 5nm, got '9nm'"),
+        (
+            "process = '9nm'",
+            'process: must be one of 22nm, 16nm, 7nm, 5nm, got "9nm"; did you mean "7nm"',
+        ),
         ("voltage = 0.2", "voltage: must be from 0.5 to 1.2 volts, got 0.2"),
-        ("package = 'oil'", "package: must be one of air, liquid, got 'oil'"),
+        ("package = 'oil'", 'package: must be one of air, liquid, got "oil"'),
         ("[ranges]\nwidht = [2]", "ranges.widht: is not a known key"),
         ("[ranges]\nwidth = 2", "ranges.width: must be a list of whole numbers, got 2"),
         ("[energy]\nmac_j = '1'", "energy.mac_j: must be a number, got '1'"),

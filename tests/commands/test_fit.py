@@ -186,7 +186,7 @@ def test_sequences_are_no_longer_than_the_positions_that_a_model_learned():
 
 
 def test_software_that_nobody_knows_is_refused_with_what_is_known():
-    with pytest.raises(InvalidInput, match="software: must name one of typical, accelerate, "):
+    with pytest.raises(InvalidInput, match="software: must be one of typical, accelerate, "):
         trainwright.fit(MODEL, gpu=GPU, software="my-own")
 
 

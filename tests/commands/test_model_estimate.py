@@ -237,7 +237,7 @@ def test_experts_have_options_of_their_own(run):
             ("--recompute", "some"),
             ["recompute: must be one of none, offload, selective, full, offload:N, full:N"],
         ),
-        (("--overlap", "luck=1"), ["overlap: must name gradients", 'got "luck"']),
+        (("--overlap", "luck=1"), ["overlap: must be one of gradients", 'got "luck"']),
         (("--overlap", "tensor=2"), ["overlap.tensor: must be from 0 to 1, got 2.0"]),
         (("--precision", "fp4"), ["precision: H100-80GB-SXM multiplies in", "not in fp4"]),
         (

@@ -53,21 +53,25 @@ def refused(run, folder):
         ("--microbatches", "0", 'microbatches: must be a whole number >= 1, got "0"'),
         ("--microbatches", "1e13", "microbatches: must be <= 1000000000000, got 10000000000000"),
         ("--memory", "80", 'a bare number is in bytes, got "80"; did you mean "80GiB"?'),
-        ("--memory", "0GiB", 'memory: must be > 0, got "0GiB"'),
-        ("--memory", "-3GiB", 'memory: must be > 0, got "-3GiB"'),
+        ("--memory", "0GiB", 'memory: must be > 0, such as 80GiB, got "0GiB"'),
+        ("--memory", "-3GiB", 'memory: must be > 0, such as 80GiB, got "-3GiB"'),
         ("--memory", "1e999GiB", 'memory: must be finite, got "1e999GiB"'),
         ("--memory", "1e30GiB", "memory: must be at most 1PiB, as no device has more"),
         ("--memory", "nan", 'memory: must be a quantity such as 80GiB, got "nan"'),
         ("--memory", "80 apples", 'memory: must be a quantity such as 80GiB, got "80 apples"'),
-        ("--bandwidth", "0", 'bandwidth: must be > 0, got "0"'),
-        ("--bandwidth", "-1GB/s", 'bandwidth: must be > 0, got "-1GB/s"'),
+        ("--bandwidth", "0", 'bandwidth: must be > 0, such as 25GiB/s or 400Gb/s, got "0"'),
+        (
+            "--bandwidth",
+            "-1GB/s",
+            'bandwidth: must be > 0, such as 25GiB/s or 400Gb/s, got "-1GB/s"',
+        ),
         ("--bandwidth", "1e-320", "bandwidth: must move all bytes in finite time"),
         ("--bandwidth", "fast", "bandwidth: must be a quantity such as 25GiB/s or 400Gb/s"),
         ("--point", "1", "point: must be from 0 to 0, got 1"),
         ("--point", "-1", 'point: must be a whole number >= 0, got "-1"'),
         ("--point", "x", 'point: must be a whole number >= 0, got "x"'),
-        ("--time-limit", "0", 'time-limit: must be > 0, got "0"'),
-        ("--time-limit", "-1s", 'time-limit: must be >= 0, got "-1s"'),
+        ("--time-limit", "0", 'time-limit: must be > 0, such as 30s or 5min, got "0"'),
+        ("--time-limit", "-1s", 'time-limit: must be > 0, such as 30s or 5min, got "-1s"'),
         ("--time-limit", "soon", 'time-limit: must be a quantity such as 30s or 5min, got "soon"'),
         ("--time-unit", "min", 'time-unit: must be one of s, ms, us, µs, ns, got "min"'),
         ("--time-unit", "", 'time-unit: must be one of s, ms, us, µs, ns, got ""'),
@@ -106,7 +110,7 @@ def test_a_value_that_breaks_its_rule_is_named(refused, option, value, message):
         (("--cp", "x"), 'cp: must be a number or a range such as 8, 4..8, ..8 or 4.., got "x"'),
         (
             ("--recompute", "some"),
-            'recompute: must list none, offload, selective, full, got "some"',
+            'recompute: must be one of none, offload, selective, full, got "some"',
         ),
         (("--recompute", "full", "--no-recompute"), "must not be given together with --no-rec"),
         (("--schedule", "2f2b"), "schedule: must be one of gpipe, 1f1b, "),
@@ -593,3 +597,39 @@ def test_more_devices_than_the_nodes_asked_for_are_offered_with_their_nodes(run)
     assert devices == 8 * nodes > 8
     again = run(*asked, "--nodes", str(nodes), "--devices", str(devices), "--effort", "0.1")
     assert again.code == 0, again.err
+
+
+TRAINED = ("--cluster", "dgx-h100", "--dp", "8", "--global-batch", "8", "--sequence", "1024")
+MEANT = (
+    (("estimate", "gpt2", *TRAINED, "--optimizer", "lionn"), "optimizer", "lion"),
+    (("estimate", "gpt2", *TRAINED, "--precision", "bf17"), "precision", "bf16"),
+    (("estimate", "gpt2", *TRAINED, "--gradient-dtype", "pf32"), "gradient-dtype", "fp32"),
+    (("estimate", "gpt2", *TRAINED, "--moment-dtype", "bf61"), "moment-dtype", "bf16"),
+    (("estimate", "gpt2", *TRAINED, "--recompute", "ful"), "recompute", "full"),
+    (("estimate", "gpt2", *TRAINED, "--schedule", "1f1bb"), "schedule", "1f1b"),
+    (("estimate", "gpt2", *TRAINED, "--overlap", "gradient=1"), "overlap", "gradients"),
+    (("estimate", "gpt2", *TRAINED, "--offload", "weight=1"), "offload", "weights"),
+    (("estimate", "gpt2", *TRAINED, "--software", "megatorn"), "software", "megatron"),
+    (("estimate", "gpt2", *TRAINED, "--calibration", "nemmo"), "calibration", "nemo"),
+    (("estimate", "gpt2", "--cluster", "dgx-h101", *TRAINED[2:]), "cluster", "dgx-h100"),
+    (("estimate", "gpt22", *TRAINED), "model", "gpt2"),
+    (
+        ("plan", "gpt2", *TRAINED[:2], *TRAINED[4:], "--framework", "megatorn"),
+        "framework",
+        "megatron",
+    ),
+    (("plan", "gpt2", *TRAINED[:2], *TRAINED[4:], "--schedule", "serched"), "schedule", "searched"),
+    (("fit", "gpt2", "--gpu", "RTX9090"), "gpu", "RTX-5090"),
+    (("support", "gpt2", "RTX9090"), "device", "RTX-5090"),
+    (("schedule", "--family", "zbh1", "--ranks", "2", "--microbatches", "2"), "family", "zb-h1"),
+    (("codesign", "gpt2", "--devices", "8", "--chip", "tpu-v44"), "chip", "TPU-v4"),
+    (("codesign", "gpt2", "--devices", "8", "--precision", "bf17"), "precision", "bf16"),
+    (("catalog", "model"), "topic", "models"),
+)
+
+
+@pytest.mark.parametrize(("words", "name", "meant"), MEANT)
+def test_a_word_that_is_nearly_another_is_refused_with_that_one(refused, words, name, meant):
+    said = refused(*words)
+    assert f"{name}: must be" in said
+    assert f'did you mean "{meant}"?' in said

@@ -40,7 +40,7 @@ from trainwright.chips.technology import (
 from trainwright.chips.workload import RECOMPUTE, SCHEDULES, TrainingJob, tensor_run
 from trainwright.cluster import REFERENCE_DESIGN, Surroundings
 from trainwright.cluster.calibration import TYPICAL
-from trainwright.errors import Fault, InvalidInput, refuse
+from trainwright.errors import Fault, InvalidInput, one_of, refuse
 from trainwright.formats import codesign_document
 from trainwright.formats.document_json import decode
 from trainwright.model import TransformerConfig, count_parameters
@@ -433,7 +433,7 @@ def rules_record(
     given = dict(ranges or {})
     unknown = [name for name in given if name not in FIELDS]
     if unknown:
-        raise InvalidInput.of("ranges", f'must name {", ".join(FIELDS)}, got "{unknown[0]}"')
+        raise InvalidInput.of("ranges", one_of(FIELDS, unknown[0]))
     values: dict[str, Any] = asdict(DEFAULT_RULES)
     values |= {name: tuple(chosen) for name, chosen in given.items()}
     if areas is not None:
@@ -467,13 +467,11 @@ def make_request(
     """The request as the document carries it; raises `InvalidInput` for an unknown objective."""
     made_of = read_technology(None) if made_of is None else made_of
     if objective not in set(Objective):
-        raise InvalidInput.of(
-            "objective", f'must be one of {", ".join(Objective)}, got "{objective}"'
-        )
+        raise InvalidInput.of("objective", one_of(Objective, objective))
     table = made_of.energy
     unknown = [name for name in energy or () if name not in table]
     if unknown:
-        raise InvalidInput.of("energy", f'must name {", ".join(table)}, got "{unknown[0]}"')
+        raise InvalidInput.of("energy", one_of(table, unknown[0]))
     return codesign_document.CodesignRequest(
         trainwright_version=__version__,
         jobs=tuple(jobs),
@@ -520,8 +518,7 @@ def question_of(request: codesign_document.CodesignRequest) -> CodesignQuestion:
         formats = {name: NumberFormat(**asdict(each)) for name, each in made.formats.items()}
         curve = None if made.curve is None else VoltageCurve(**asdict(made.curve))
     if unknown := [name for name in request.precisions if name not in formats]:
-        wanted = f"must be one of {', '.join(formats)}"
-        raise InvalidInput.of("precision", f'{wanted}, got "{unknown[0]}"')
+        raise InvalidInput.of("precision", one_of(formats, unknown[0]))
     makings = [making_of(s, formats[p]) for s in surroundings for p in request.precisions]
     return CodesignQuestion(
         space=enumerate_designs(rules_of(request), makings, areas),

@@ -38,7 +38,7 @@ from trainwright.chips.technology import (
     with_losses,
 )
 from trainwright.cluster import Calibration, Surroundings
-from trainwright.errors import Fault, InvalidInput, refuse
+from trainwright.errors import Fault, InvalidInput, one_of, refuse
 from trainwright.formats.atomic_file import read_toml
 from trainwright.formats.codesign_document import RoomRecord
 from trainwright.formats.records import (
@@ -188,8 +188,7 @@ def _faults(
             yield Fault(name, f"is not a known key; there are {', '.join(known)}")
         elif name == "memory":
             if not (isinstance(values, str) and values in memories):
-                wanted = f"must be one of {', '.join(memories)}"
-                yield Fault(name, f"{wanted}, got {values!r}")
+                yield Fault(name, one_of(memories, values))
         elif name == "prices":
             yield from _price_faults(values, usual["prices"])
         else:

@@ -53,7 +53,7 @@ from trainwright.documents.view import (
     table_of,
     words,
 )
-from trainwright.errors import CheckFailed, InvalidInput
+from trainwright.errors import CheckFailed, InvalidInput, one_of
 from trainwright.execution import Budget
 from trainwright.execution.budget import Journal
 from trainwright.formats import codesign_document
@@ -87,7 +87,7 @@ def room_request(
 ) -> codesign_document.RoomRequest:
     """The request as its document carries it; raises `InvalidInput` with what is wrong."""
     if aim not in AIMS:
-        raise InvalidInput.of("aim", f'must be one of {", ".join(AIMS)}, got "{aim}"')
+        raise InvalidInput.of("aim", one_of(AIMS, aim))
     if not 0 <= gap < 1:
         raise InvalidInput.of("gap", f"must be at least 0 and below 1, got {gap!r}")
     if front is not None and not 0 < front < 1:

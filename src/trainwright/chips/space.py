@@ -19,7 +19,7 @@ import numpy as np
 
 from trainwright.cluster import REFERENCE_DESIGN, ChipTemplate
 from trainwright.cluster.accelerator import CORE_BUFFER_BYTES_PER_UNIT, LEAST_CORE_BUFFER_BYTES
-from trainwright.errors import InvalidInput, negative, not_positive, refuse
+from trainwright.errors import InvalidInput, negative, not_positive, one_of, refuse
 from trainwright.units import KIB, MIB
 
 if TYPE_CHECKING:
@@ -64,9 +64,7 @@ NUMBER_FORMATS: Final[Mapping[str, NumberFormat]] = MappingProxyType(
 def number_format(name: str) -> NumberFormat:
     """Look a format up; raises `InvalidInput` naming those that a chip may have."""
     if name not in NUMBER_FORMATS:
-        raise InvalidInput.of(
-            "precision", f'must be one of {", ".join(NUMBER_FORMATS)}, got "{name}"'
-        )
+        raise InvalidInput.of("precision", one_of(NUMBER_FORMATS, name))
     return NUMBER_FORMATS[name]
 
 

@@ -65,7 +65,7 @@ from trainwright.cluster import (
     template_device,
 )
 from trainwright.cluster.calibration import software_named
-from trainwright.errors import Fault, InvalidInput, negative, not_positive, refuse
+from trainwright.errors import Fault, InvalidInput, negative, not_positive, one_of, refuse
 from trainwright.formats.atomic_file import read_toml
 from trainwright.formats.calibration_toml import built_in_efficiencies
 from trainwright.formats.records import (
@@ -347,7 +347,7 @@ def _faults(stated: Mapping[str, Any]) -> Iterator[Fault]:
         more = stated.get(table, {})
         known = [*tree[table], *(more if isinstance(more, dict) else ())]
         if (chosen := stated.get(name, known[0])) not in known:
-            yield Fault(name, f"must be one of {', '.join(known)}, got {chosen!r}")
+            yield Fault(name, one_of(known, chosen))
     for name in _SINGLE:
         if name in stated and not suits(stated[name], NUMBER):
             yield Fault(name, f"must be a number, got {stated[name]!r}")

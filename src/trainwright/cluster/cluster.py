@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from trainwright.cluster.accelerator import Accelerator, ChipCores, ChipTemplate, Surroundings
-from trainwright.errors import Fault, InvalidInput, UnsupportedFeature, refuse, too_low
+from trainwright.errors import (
+    Fault,
+    InvalidInput,
+    UnsupportedFeature,
+    meant,
+    one_of,
+    refuse,
+    too_low,
+)
 from trainwright.provenance import Origin, Provenance
 
 if TYPE_CHECKING:
@@ -374,7 +382,7 @@ class Cluster:
             if name in (own, str(index)):
                 return index
         offered = ", ".join(f"{index} ({own})" for index, own in enumerate(names))
-        raise InvalidInput.of("pool", f'must be one of {offered}, got "{name}"')
+        raise InvalidInput.of("pool", f'must be one of {offered}, got "{name}"{meant(name, names)}')
 
     def _with_pools(self, change: Callable[[Pool], Pool], only: int | None) -> Cluster:
         """The same cluster with one of its pools changed, or all."""
@@ -415,8 +423,8 @@ class Cluster:
         names = [own.name for each in asked for own in each.levels]
         if level not in (*names, "intra", "inter"):
             between = ("joint",) if self.joint is not None and pool is None else ()
-            offered = ", ".join(dict.fromkeys(("intra", "inter", *between, *names)))
-            raise InvalidInput.of("bandwidth", f'must name one of {offered}, got "{level}"')
+            offered = dict.fromkeys(("intra", "inter", *between, *names))
+            raise InvalidInput.of("bandwidth", one_of(offered, level))
 
         def change(own: Pool) -> Pool:
             of = [each.name for each in own.levels]

@@ -10,7 +10,7 @@ from trainwright.commands.output import emit
 from trainwright.documents.printing import Report
 from trainwright.documents.registry import SCHEMAS, schema_of
 from trainwright.documents.view import Table, table_of, words
-from trainwright.errors import InvalidInput
+from trainwright.errors import InvalidInput, one_of
 from trainwright.formats.catalog import accelerators, cluster, cluster_entries, model, model_entries
 from trainwright.formats.hf_decoders import ENCODER_DECODERS
 from trainwright.formats.hf_families import BERTS, FAMILIES
@@ -50,7 +50,7 @@ TOPICS = (
 def catalog(topic: str | None = None) -> Report[CatalogResult]:
     """List one topic, or all. Raises `InvalidInput` for a topic that does not exist."""
     if topic is not None and topic not in TOPICS:
-        raise InvalidInput.of("topic", f'must be one of {", ".join(TOPICS)}, got "{topic}"')
+        raise InvalidInput.of("topic", one_of(TOPICS, topic))
     makers = {
         "models": _models,
         "types": _types,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
@@ -54,7 +53,7 @@ from trainwright.commands.output import budget, check_output, emit, finish
 from trainwright.commands.plan import plan
 from trainwright.documents.open import Result
 from trainwright.documents.printing import Report
-from trainwright.errors import CheckFailed, InvalidInput
+from trainwright.errors import CheckFailed, InvalidInput, meant, one_of
 from trainwright.execution import Budget
 from trainwright.execution import Budget as NoLimit
 from trainwright.execution.executor import executor_of
@@ -166,8 +165,7 @@ def run_request(
 ) -> CodesignReport:
     """Answer a request, from options or from a document; `prepared` as for `search`."""
     if extras.search not in SEARCHES:
-        wanted = f"must be one of {', '.join(SEARCHES)}"
-        raise InvalidInput.of("search", f'{wanted}, got "{extras.search}"')
+        raise InvalidInput.of("search", one_of(SEARCHES, extras.search))
     question = question_of(request)
 
     executor = executor_of(extras.jobs)
@@ -458,11 +456,8 @@ def _require_cluster(chip: str) -> None:
     if chip in cluster_names() or exists(chip):
         return
     known = (*accelerator_names(), *cluster_names())
-    near = difflib.get_close_matches(chip, known, n=1)
-    hint = f'; did you mean "{near[0]}"?' if near else ""
-    raise InvalidInput.of(
-        "chip", f'must be a file or one of {", ".join(known)}, got "{chip}"{hint}'
-    )
+    wanted = f"must be a file or one of {', '.join(known)}"
+    raise InvalidInput.of("chip", f'{wanted}, got "{chip}"{meant(chip, known)}')
 
 
 def _span(name: str, values: tuple[int, ...]) -> str:
@@ -750,7 +745,7 @@ def command(
     check_output(figure, output, extras.csv, document=False)
     check_output(extras.csv, output, *models, document=False)
     if stage is not None and stage not in STAGES:
-        raise InvalidInput.of("stage", f'must be one of {", ".join(STAGES)}, got "{stage}"')
+        raise InvalidInput.of("stage", one_of(STAGES, stage))
     if (stage is None) != (artifacts is None):
         missing = "stage" if stage is None else "artifacts"
         raise InvalidInput.of(missing, "must be given: --stage and --artifacts go together")

@@ -11,7 +11,7 @@ from trainwright.cluster import Cluster
 from trainwright.commands.output import check_output, emit, finish
 from trainwright.documents.fit import FitResult, fit_model
 from trainwright.documents.printing import Report
-from trainwright.errors import InvalidInput
+from trainwright.errors import InvalidInput, one_of
 from trainwright.formats.calibration_toml import framework_memory
 from trainwright.options.clusters import (
     accelerators_of_clusters,
@@ -112,8 +112,7 @@ def devices_named(text: str) -> tuple[int, Cluster]:
     name = found.group("name")
     cluster = cluster_of_accelerator(name)
     if cluster is None:
-        names = ", ".join(accelerators_of_clusters())
-        raise InvalidInput.of("gpu", f'must be one of {names}, got "{name}"')
+        raise InvalidInput.of("gpu", one_of(accelerators_of_clusters(), name))
     inside = cluster.pool_of().devices_per_node
     return count, cluster.with_nodes(-(-count // inside))
 

@@ -24,7 +24,7 @@ from trainwright.cluster import Cluster
 from trainwright.commands.export import bundle_of
 from trainwright.commands.report import report
 from trainwright.documents.open import Result
-from trainwright.errors import InvalidInput, TrainwrightError
+from trainwright.errors import InvalidInput, TrainwrightError, one_of
 from trainwright.execution import Budget, Progress
 from trainwright.formats.atomic_file import file_bytes
 from trainwright.options.inputs import ModelInput
@@ -139,10 +139,10 @@ def _require_options(options: Mapping[str, str]) -> None:
 
     for name in options:
         if name not in OPTIONS:
-            raise InvalidInput.of(name, f"must be one of {', '.join(OPTIONS)}")
+            raise InvalidInput.of("options", one_of(OPTIONS, name))
     lines = {"none", *(each.line for each in built_in_calibrations())}
     if (line := options.get("calibration")) is not None and line not in lines:
-        raise InvalidInput.of("calibration", f"must be one of {', '.join(sorted(lines))}")
+        raise InvalidInput.of("calibration", one_of(sorted(lines), line))
 
 
 def cluster_of(question: Question) -> Cluster:

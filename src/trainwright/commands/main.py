@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import click
 
 from trainwright.commands.output import COMMAND_LINE, check_output
-from trainwright.errors import Fault, InvalidInput, TrainwrightError
+from trainwright.errors import Fault, InvalidInput, TrainwrightError, meant
 from trainwright.options.option import Argument, Option
 from trainwright.options.table import rows_of_command
 from trainwright.options.tool_rows import ARGUMENTS, FIRST
@@ -517,15 +517,12 @@ def _plain(key: str) -> str:
 
 
 def _faults(values: Mapping[str, Any], known: Mapping[str, Option]) -> Iterator[Fault]:
-    import difflib
-
     first_of: dict[str, str] = {}
     for key, value in values.items():
         name = _plain(key)
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f'did you mean "{near[0]}"?' if near else f"it has {', '.join(sorted(known))}"
-            yield Fault(key, f"must be an option of this command; {hint}")
+            hint = meant(name, known) or f"; it has {', '.join(sorted(known))}"
+            yield Fault(key, f"must be an option of this command{hint}")
         elif name in first_of:
             yield Fault(key, f'must be given once, got "{first_of[name]}" too')
         elif problem := _type_problem(known[name], value):

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from trainwright.errors import InvalidInput, MissingExtra, TrainwrightError
+from trainwright.errors import InvalidInput, MissingExtra, TrainwrightError, one_of
 from trainwright.provenance import __version__
 
 _LIMIT_S: Final = 300.0
@@ -39,7 +39,7 @@ def answer(tool: str, arguments: Sequence[str], *, limit_s: float = _LIMIT_S) ->
     unknown tool or for an option that writes a file.
     """
     if tool not in TOOLS:
-        raise InvalidInput.of("tool", f'must be one of {", ".join(TOOLS)}, got "{tool}"')
+        raise InvalidInput.of("tool", one_of(TOOLS, tool))
     for word in arguments:
         flag = word.partition("=")[0]
         if flag in _REFUSED or (flag.startswith("-o") and not flag.startswith("--")):

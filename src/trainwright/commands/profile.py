@@ -14,7 +14,7 @@ from trainwright.commands.output import check_output, emit
 from trainwright.costing.measured import needed_bytes, profile_of_tables, profile_of_timings
 from trainwright.documents import view
 from trainwright.documents.printing import Report
-from trainwright.errors import Fault, InvalidInput, MissingExtra, UnsupportedFeature
+from trainwright.errors import Fault, InvalidInput, MissingExtra, UnsupportedFeature, one_of
 from trainwright.execution import Budget, Progress
 from trainwright.execution import Budget as Limited
 from trainwright.formats.catalog import open_cluster
@@ -251,7 +251,7 @@ def _degrees(tp: Iterable[int]) -> tuple[int, ...]:
 def _check_names(**given: tuple[str | None, Collection[str]]) -> None:
     """Of each option the value, and the names that it may be."""
     faults = [
-        Fault(option, f'must be one of {", ".join(known)}, got "{value}"')
+        Fault(option, one_of(known, value))
         for option, (value, known) in given.items()
         if value is not None and value not in known
     ]

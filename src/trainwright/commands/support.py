@@ -12,7 +12,7 @@ from trainwright.cluster.calibration import POOLED, SoftwareClass
 from trainwright.commands.output import emit
 from trainwright.documents.printing import Report
 from trainwright.documents.view import Line, table_of, words
-from trainwright.errors import InvalidInput
+from trainwright.errors import InvalidInput, meant
 from trainwright.formats.catalog import cluster, cluster_names, open_model
 from trainwright.model import PRECISIONS, count_parameters
 from trainwright.options.clusters import (
@@ -114,9 +114,10 @@ def _cluster_of(device: str) -> Cluster:
         return opened(device).cluster
     if (found := cluster_of_accelerator(device)) is not None:
         return found
-    known = ", ".join(accelerators_of_clusters())
-    wanted = f"must be a cluster of the catalog, its file, or one of {known}"
-    raise InvalidInput.of("device", f'{wanted}, got "{device}"')
+    known = accelerators_of_clusters()
+    wanted = f"must be a cluster of the catalog, its file, or one of {', '.join(known)}"
+    near = meant(device, (*known, *cluster_names()))
+    raise InvalidInput.of("device", f'{wanted}, got "{device}"{near}')
 
 
 def _speeds(cluster: Cluster) -> Iterator[KnownSpeed]:

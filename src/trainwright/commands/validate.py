@@ -14,7 +14,7 @@ from trainwright.commands.output import check_output, emit, finish
 from trainwright.documents.printing import Report, to_text
 from trainwright.documents.validation import ValidationResult, plot_validation, rows_table
 from trainwright.documents.view import to_terminal
-from trainwright.errors import InvalidInput
+from trainwright.errors import InvalidInput, one_of
 from trainwright.formats import catalog, measured_csv
 from trainwright.formats.calibration_toml import built_in_calibrations, built_in_efficiencies
 from trainwright.lab.run_shapes import Known
@@ -196,7 +196,7 @@ def read_targets(text: str) -> dict[tuple[str, str], float]:
             raise InvalidInput.of("fail-on", f'must be FILE.QUANTITY=SHARE, got "{part}"')
         targets[file, quantity] = largest
         if quantity not in SCORED:
-            raise InvalidInput.of("fail-on", f'must name one of {", ".join(SCORED)}, got "{part}"')
+            raise InvalidInput.of("fail-on", one_of(SCORED, quantity))
     return targets
 
 

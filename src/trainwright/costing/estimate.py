@@ -25,7 +25,7 @@ from trainwright.costing.layer import (
     layer_prices,
 )
 from trainwright.costing.tiled import TiledTimer
-from trainwright.errors import Fault, InvalidInput, refuse
+from trainwright.errors import Fault, InvalidInput, one_of, refuse
 from trainwright.model import (
     DEFAULT_RECIPE,
     LayerGraph,
@@ -216,10 +216,10 @@ def _point_faults(point: ProfilePoint, pool: Pool) -> Iterator[Fault]:
                 yield Fault(axis, f"{wanted}, got {spanned}")
     for mode in point.recompute:
         if mode not in set(Recompute):
-            yield Fault("recompute", f'must be one of {", ".join(Recompute)}, got "{mode}"')
+            yield Fault("recompute", one_of(Recompute, mode))
     for kernel in point.kernels:
         if kernel not in KERNELS:
-            yield Fault("kernels", f'must be one of {", ".join(KERNELS)}, got "{kernel}"')
+            yield Fault("kernels", one_of(KERNELS, kernel))
         elif _opposite(kernel) in point.kernels:
             yield Fault("kernels", f"must not name both {kernel} and {_opposite(kernel)}")
 

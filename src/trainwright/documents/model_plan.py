@@ -17,7 +17,7 @@ from trainwright.documents.profile_plan import (
 )
 from trainwright.documents.reasons import Reasons
 from trainwright.documents.runs import launchers_of, planned_job, range_of
-from trainwright.errors import Fault, InvalidInput, refuse
+from trainwright.errors import Fault, InvalidInput, one_of, refuse
 from trainwright.model import precision_named
 from trainwright.options.inputs import inside
 from trainwright.options.question import call_of
@@ -865,7 +865,7 @@ def _space_faults(
         yield Fault("parallelism.axis_order", f"must be that of {orders}, got {given}")
     words, order = schedule_words(allowed) or (), document.order
     if words not in ((), (SEARCHED,)) and document.schedule not in words:
-        yield Fault("schedule", f'must be one of {", ".join(words)}, got "{document.schedule}"')
+        yield Fault("schedule", one_of(words, document.schedule))
     if order is not None and not allowed.searches_orders:
         yield Fault("schedule", "must be asked for: the request names no searched orders")
     if order is not None and order.family not in (allowed.schedules or (order.family,)):

@@ -9,7 +9,7 @@ from typing import Final
 from trainwright.documents import view
 from trainwright.documents.printing import counted, ranges
 from trainwright.documents.profile_plan import check_stage, reason_lines
-from trainwright.errors import Fault, InvalidInput
+from trainwright.errors import Fault, InvalidInput, one_of
 from trainwright.execution import Budget
 from trainwright.formats.phaze_json import read_phaze
 from trainwright.options.inputs import PlacementInput, inside, setting_record
@@ -126,8 +126,7 @@ class PlacementQuestion:
 
     def __post_init__(self) -> None:
         if self.planner not in PLANNERS:
-            listed = ", ".join(PLANNERS)
-            raise InvalidInput.of("planner", f'must be one of {listed}, got "{self.planner}"')
+            raise InvalidInput.of("planner", one_of(PLANNERS, self.planner))
 
 
 def plan_placement(question: PlacementQuestion, budget: Budget) -> PlacementResult:

@@ -14,7 +14,7 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import Any, Final
 
-from trainwright.errors import InvalidInput
+from trainwright.errors import InvalidInput, one_of
 from trainwright.formats.records import json_schema
 
 
@@ -245,7 +245,7 @@ def schema_of(name: str) -> dict[str, Any]:
         made: dict[str, Any] = part(_INPUTS[name])()
         return made
     if name not in _RECORDS:
-        raise InvalidInput.of("name", f'must be one of {", ".join(SCHEMAS)}, got "{name}"')
+        raise InvalidInput.of("name", one_of(SCHEMAS, name))
     record = part(_RECORDS[name])
     made = json_schema(record, title=f"trainwright {name}")
     (version,) = (each.default for each in fields(record) if each.name == "format_version")

@@ -18,7 +18,7 @@ from trainwright.documents.schedule import (
     case_of,
     schedule_of,
 )
-from trainwright.errors import InvalidInput, UnsupportedFeature
+from trainwright.errors import InvalidInput, UnsupportedFeature, one_of
 from trainwright.execution import Budget
 from trainwright.formats.atomic_file import read_bytes
 from trainwright.formats.document_json import decode_document
@@ -384,8 +384,7 @@ def _question(case: ScheduleCase, options: SearchOptions) -> SearchQuestion | Sh
 def _described(case: ScheduleCase, placement: str) -> Placement:
     """The stages that the times are of: for `any`, one per rank unless said otherwise."""
     if placement not in PLACEMENT_NAMES:
-        names = ", ".join(PLACEMENT_NAMES)
-        raise InvalidInput.of("placement", f'must be one of {names}, got "{placement}"')
+        raise InvalidInput.of("placement", one_of(PLACEMENT_NAMES, placement))
     chunks = case.chunks or (1 if placement == "any" else DEFAULT_CHUNKS)
     if placement == "v" and chunks != DEFAULT_CHUNKS and case.virtual_stages is None:
         if case.spec.rank_of_stage is not None:

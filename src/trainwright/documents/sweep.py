@@ -25,7 +25,7 @@ from trainwright.documents.view import (
     warning_lines,
     words,
 )
-from trainwright.errors import Fault, InvalidInput, refuse
+from trainwright.errors import Fault, InvalidInput, one_of, refuse
 from trainwright.model import count_parameters
 from trainwright.options.inputs import inside, naming_options
 from trainwright.options.option import Options
@@ -269,8 +269,7 @@ def _checkpoint_bytes(question: ModelQuestion) -> float:
 
 def _objective(name: str, option: str) -> Objective:
     if name not in set(Objective):
-        offered = ", ".join(Objective)
-        raise InvalidInput.of(option, f'must be one of {offered}, got "{name}"')
+        raise InvalidInput.of(option, one_of(Objective, name))
     return Objective(name)
 
 

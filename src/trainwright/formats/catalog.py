@@ -6,7 +6,6 @@ may also be a hub id that the local cache holds, or the folder of a low-rank ada
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from trainwright.errors import InvalidInput
+from trainwright.errors import InvalidInput, meant
 from trainwright.formats.atomic_file import exists, read_bytes
 from trainwright.formats.document_json import carried, decode
 from trainwright.formats.json_text import parse_json
@@ -268,7 +267,7 @@ def _require(name: str, known: Iterable[str], *, what: str) -> None:
         problem = f'there is no such file or folder: "{name}"; built in are: trainwright catalog'
         raise InvalidInput.of(what, f"{problem} {what}s")
     near = _near(name, names, what=what)
-    hint = f"; did you mean {' or '.join(map(_quoted, near))}?" if near else ""
+    hint = f"; did you mean {' or '.join(map(_quoted, near))}?" if near else meant(name, names)
     wanted = f"one of {', '.join(names)}"
     if len(names) > _MANY:
         wanted = f"a name of: trainwright catalog {what}s"
@@ -276,7 +275,7 @@ def _require(name: str, known: Iterable[str], *, what: str) -> None:
 
 
 def _near(name: str, names: list[str], *, what: str) -> list[str]:
-    """Names that hold the one given, clusters of the device that is named, or those like it."""
+    """Names that hold the one given, or clusters of the device that is named."""
     if not name:
         return []  # it is held by every name
     lower = name.lower()
@@ -286,8 +285,7 @@ def _near(name: str, names: list[str], *, what: str) -> list[str]:
         devices = {known: _read("trainwright.cluster", known)["device_kind"] for known in names}
         if of_device := [known for known in names if lower in devices[known].lower()]:
             return of_device[:_FEW]
-    folded = {known.lower(): known for known in names}
-    return [folded[near] for near in difflib.get_close_matches(lower, folded, n=1)]
+    return []
 
 
 def _quoted(name: str) -> str:

@@ -6,7 +6,6 @@ imports pydantic, so it is itself imported only where a file of someone else is 
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Literal
 
@@ -22,7 +21,7 @@ from pydantic import (
     model_validator,
 )
 
-from trainwright.errors import Fault, InvalidInput
+from trainwright.errors import Fault, InvalidInput, meant, one_of
 from trainwright.provenance import Origin
 from trainwright.units import parse_memory
 
@@ -76,7 +75,7 @@ def _source(text: str) -> str:
 
 def _dtype(name: str) -> str:
     if name not in _DTYPES:
-        raise ValueError(f'must be one of {", ".join(_DTYPES)}, got "{name}"')
+        raise ValueError(one_of(_DTYPES, name))
     return name
 
 
@@ -326,6 +325,5 @@ _TABLES: dict[str, type[_Table]] = {
 def _unknown_key(location: tuple[int | str, ...], model: type[_Table]) -> str:
     inside = [_TABLES[part] for part in location[:-1] if isinstance(part, str) and part in _TABLES]
     known = list((inside or [model])[-1].model_fields)
-    near = difflib.get_close_matches(str(location[-1]), known, n=1)
-    hint = f'did you mean "{near[0]}"?' if near else f"known keys are {', '.join(known)}"
-    return f"is not a known key; {hint}"
+    near = meant(location[-1], known) or f"; known keys are {', '.join(known)}"
+    return f"is not a known key{near}"

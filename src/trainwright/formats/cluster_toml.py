@@ -23,7 +23,6 @@ fifth of a short command's time.
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 import tomllib
@@ -45,7 +44,7 @@ from trainwright.cluster import (
     Surroundings,
     template_device,
 )
-from trainwright.errors import Fault, InvalidInput
+from trainwright.errors import Fault, InvalidInput, one_of
 from trainwright.formats.atomic_file import read_bytes
 from trainwright.provenance import Origin, Provenance
 from trainwright.units import GIB, MIB, parse_memory
@@ -221,11 +220,7 @@ def _kind_faults(
     for prefix, table in _level_tables(document):
         kind = table.get("device_kind")
         if isinstance(kind, str) and kind not in known:
-            part_of = [name for name in known if kind and kind.lower() in name.lower()]
-            near = part_of or difflib.get_close_matches(kind, known, n=1)
-            hint = f'; did you mean "{near[0]}"?' if near else ""
-            problem = f'must be one of {", ".join(known)}, got "{kind}"{hint}'
-            yield Fault(f"{prefix}device_kind", problem)
+            yield Fault(f"{prefix}device_kind", one_of(known, kind))
 
 
 # Shares of the peak where a file states none: assumptions until fitted.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from trainwright.errors import Fault
+from trainwright.errors import Fault, one_of
 from trainwright.formats.json_text import show_typed, show_value
 from trainwright.model import Activation, Norm
 
@@ -357,7 +357,7 @@ def activation(keys: KeyReader, field: str, default: str) -> Activation:
     """The activation under `field`."""
     name = keys.text(field, default)
     if name not in _ACTIVATIONS:
-        keys.refuse(field, f'must be one of {", ".join(_ACTIVATIONS)}, got "{name}"')
+        keys.refuse(field, one_of(_ACTIVATIONS, name))
         return Activation.GELU
     return _ACTIVATIONS[name]
 

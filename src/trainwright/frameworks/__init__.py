@@ -19,6 +19,7 @@ from trainwright.errors import (
     InvalidInput,
     TrainwrightError,
     UnsupportedFeature,
+    one_of,
 )
 from trainwright.frameworks.launch import Launcher, launch_scripts, readme
 from trainwright.frameworks.megatron_rules import broken_megatron_rules, setup_of
@@ -70,8 +71,7 @@ def export_target(name: str) -> str:
     try:
         return target_named(name)
     except InvalidInput:
-        names = ", ".join((*TARGETS, *OTHER_TARGETS))
-        raise InvalidInput.of("to", f'must be one of {names}, got "{name}"') from None
+        raise InvalidInput.of("to", one_of((*TARGETS, *OTHER_TARGETS), name)) from None
 
 
 def needs_orders(target: str) -> bool:

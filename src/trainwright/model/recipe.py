@@ -14,7 +14,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Final
 
-from trainwright.errors import Fault, InvalidInput, refuse
+from trainwright.errors import Fault, InvalidInput, one_of, refuse
 from trainwright.model.config import Experts, LayerKind, LowRank, TransformerConfig, Tuning
 from trainwright.model.feed_forward import FeedForward
 from trainwright.model.operator import (
@@ -74,7 +74,7 @@ def graph_faults(kind: CudaGraph, modules: tuple[str, ...]) -> Iterator[Fault]:
         yield Fault(field, f"must be left out beside cuda_graph {kind}, which has no modules")
     for name in modules:
         if name not in GRAPH_MODULES:
-            yield Fault(field, f'must name {", ".join(GRAPH_MODULES)}, got "{name}"')
+            yield Fault(field, one_of(GRAPH_MODULES, name))
     if {"moe", "moe_router"} <= given:
         yield Fault(field, "must not name both moe and moe_router, which is part of it")
     if "moe_preprocess" in given and "moe_router" not in given:
@@ -142,8 +142,7 @@ def offload_module_faults(modules: tuple[str, ...]) -> Iterator[Fault]:
     """Modules that are unknown or lack another, as Megatron-Core 0.16 checks them."""
     for name in modules:
         if name not in OFFLOAD_MODULES:
-            wanted = f"must name {', '.join(OFFLOAD_MODULES)}"
-            yield Fault("offload_modules", f'{wanted}, got "{name}"')
+            yield Fault("offload_modules", one_of(OFFLOAD_MODULES, name))
     if "attn_proj" in modules and "core_attn" not in modules:
         problem = "must name core_attn beside attn_proj, whose input its backward needs, too"
         yield Fault("offload_modules", problem)
@@ -344,16 +343,14 @@ class Recipe:
         refuse(self._faults())
 
     def _faults(self) -> Iterator[Fault]:
-        names = ", ".join(STATE_BYTES)
         given = [("gradient_dtype", self.gradient_dtype), ("main_weight_dtype", self._main_copy)]
         given.append(("reduce_dtype", self.reduce_dtype))
         given += [("moment_dtypes", dtype) for dtype in self.moment_dtypes]
         for name, dtype in given:
             if dtype is not None and dtype not in STATE_BYTES:
-                yield Fault(name, f'must be one of {names}, got "{dtype}"')
+                yield Fault(name, one_of(STATE_BYTES, dtype))
         if self.dispatch_dtype is not None and self.dispatch_dtype not in DISPATCH_BYTES:
-            offered = ", ".join(DISPATCH_BYTES)
-            yield Fault("dispatch_dtype", f'must be one of {offered}, got "{self.dispatch_dtype}"')
+            yield Fault("dispatch_dtype", one_of(DISPATCH_BYTES, self.dispatch_dtype))
         both = self.context_exchange is ContextExchange.ALL_TO_ALL_RING
         if both != (self.ulysses is not None):
             given_degree = "is missing" if both else f"got {self.ulysses}"
@@ -362,9 +359,8 @@ class Recipe:
         elif self.ulysses is not None and self.ulysses < 1:
             yield Fault("ulysses", f"must be >= 1, got {self.ulysses}")
         if self.activation_input_dtype not in (None, *KEPT_BYTES):
-            wanted = f"must be one of {', '.join(KEPT_BYTES)}"
-            given_dtype = f'got "{self.activation_input_dtype}"'
-            yield Fault("activation_input_dtype", f"{wanted}, {given_dtype}")
+            problem = one_of(KEPT_BYTES, self.activation_input_dtype)
+            yield Fault("activation_input_dtype", problem)
         if len(self.moment_dtypes) not in (1, max(1, self.optimizer.num_moments)):
             wanted = f"must be 1 format or one for each of {self.optimizer.num_moments} moments"
             yield Fault("moment_dtypes", f"{wanted}, got {len(self.moment_dtypes)}")

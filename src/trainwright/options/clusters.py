@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
+from trainwright.errors import Fault, InvalidInput, UnsupportedFeature, meant, one_of
 from trainwright.units import GIB
 
 if TYPE_CHECKING:
@@ -143,8 +143,7 @@ def read_software(given: str, name: str) -> str:
 
     if program == TYPICAL.name or software_named(program).kind != TYPICAL.kind:
         return program
-    known = ", ".join(OFFERED)
-    raise InvalidInput.of(name, f'must name one of {known}, or be {AUTO_SOFTWARE}, got "{given}"')
+    raise InvalidInput.of(name, one_of((*OFFERED, AUTO_SOFTWARE), given))
 
 
 def software_named_by(options: Mapping[str, Any], *, framework: str | None = None) -> str | None:
@@ -237,7 +236,8 @@ def _line_of(device: str, name: str) -> Calibration:
         offered = ", ".join(sorted(c.line for c in lines))
         built_in = f" or a line of {device} that is built in ({offered})" if lines else ""
         wanted = f"must be a file of `calibrate`{built_in}"
-        raise InvalidInput.of("calibration", f'{wanted}, got "{name}"')
+        near = meant(name, [c.line for c in lines])
+        raise InvalidInput.of("calibration", f'{wanted}, got "{name}"{near}')
     return own
 
 

@@ -285,9 +285,10 @@ def _deadline(given: Any, name: str) -> Any:
 
 def _limit(given: Any, name: str) -> float:
     """Seconds > 0, written with or without a unit."""
-    limit_s = _time(given, name)
-    if limit_s <= 0:
-        raise InvalidInput.of(name, f'must be > 0, got "{given}"')
+    is_negative = isinstance(given, str) and given.strip().startswith("-")
+    limit_s = _time(given.strip()[1:], name) if is_negative else _time(given, name)
+    if is_negative or limit_s <= 0:
+        raise InvalidInput.of(name, f'must be > 0, such as 30s or 5min, got "{given}"')
     return float(limit_s)
 
 

@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from trainwright.errors import Fault, InvalidInput, refuse
+from trainwright.errors import Fault, InvalidInput, one_of, refuse
 from trainwright.formats.document_json import encode
 from trainwright.model import NO_OFFLOAD, LayerKind, LowRank, Offload, Recipe, RunShape, layer_graph
 from trainwright.model.config import TRAIN_ALL, Tuning
@@ -43,12 +43,11 @@ def unknown_words(options: Options) -> Iterator[Fault]:
         if isinstance(field.default, StrEnum) and word is not None:
             kind = type(field.default)
             if word not in set(kind):
-                offered = ", ".join(kind)
-                yield Fault(flags[field.name], f'must be one of {offered}, got "{word}"')
+                yield Fault(flags[field.name], one_of(kind, word))
     known = [field.name for field in fields(configuration.Overlap)]
     for kind_name in options.get("overlap") or {}:
         if kind_name not in known:
-            yield Fault("overlap", f'must name {", ".join(known)}, got "{kind_name}"')
+            yield Fault("overlap", one_of(known, kind_name))
 
 
 # Names of optimizers as transformers' `optim` spells them, as paged_adamw_8bit.
@@ -103,11 +102,7 @@ def _offload(shares: Mapping[str, float]) -> Offload | None:
     """What lies on the host; None where nothing does."""
     known = [each.name for each in fields(Offload)]
     shares = {name: share for name, share in shares.items() if share}
-    refuse(
-        Fault("offload", f'must name {", ".join(known)}, got "{name}"')
-        for name in shares
-        if name not in known
-    )
+    refuse(Fault("offload", one_of(known, name)) for name in shares if name not in known)
     found = Offload(**shares)
     return None if found == NO_OFFLOAD else found
 
@@ -247,8 +242,7 @@ def _recompute(text: str) -> tuple[Any, int | None]:
 
     mode, colon, count = text.partition(":")
     if mode not in set(Recompute) or (colon and not count.isdecimal()):
-        offered = ", ".join((*Recompute, "offload:N", "full:N"))
-        raise InvalidInput.of("recompute", f'must be one of {offered}, got "{text}"')
+        raise InvalidInput.of("recompute", one_of((*Recompute, "offload:N", "full:N"), text))
     return Recompute(mode), int(count) if colon else None
 
 
@@ -410,7 +404,7 @@ def _faults(options: Options) -> Iterator[Fault]:
     offered = [kind for kind in LayerKind if kind is not LayerKind.LOSS]
     for kind in options.get("freeze") or ():
         if kind not in offered:
-            yield Fault("freeze", f'must be one of {", ".join(offered)}, got "{kind}"')
+            yield Fault("freeze", one_of(offered, kind))
 
 
 def _low_rank(rank: int, options: Options, model: TransformerConfig | None) -> LowRank:

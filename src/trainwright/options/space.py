@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any, Final
 
-from trainwright.errors import Fault, InvalidInput
+from trainwright.errors import Fault, InvalidInput, meant, one_of
 from trainwright.options.clusters import ANY_FRAMEWORK
 from trainwright.options.option import DEGREE, Options
 from trainwright.options.table import fields_given, rows_of
@@ -27,7 +26,7 @@ from trainwright.plans.plan import (
     mapping_named,
 )
 from trainwright.profile import USUAL_MODES, Recompute
-from trainwright.scheduling.families import ALIASES, FAMILIES, family_named
+from trainwright.scheduling.families import FAMILIES, family_named
 
 # Fields of `Allowed` that are spans, as options.
 SPANS: Final[Mapping[str, str]] = {
@@ -171,10 +170,8 @@ def _modes(given: Any, excluded: frozenset[str], faults: list[Fault]) -> tuple[R
         modes = (Recompute.NONE,)
     elif given is not True and given is not None:
         words = _words(given)
-        for word in words:
-            if word not in set(Recompute):
-                offered = ", ".join(Recompute)
-                faults.append(Fault("recompute", f'must list {offered}, got "{word}"'))
+        unknown = [word for word in words if word not in set(Recompute)]
+        faults += [Fault("recompute", one_of(Recompute, word)) for word in unknown]
         modes = tuple(mode for mode in Recompute if mode in words)
     for option in sorted(excluded - set(Recompute)):
         offered = ", ".join(Recompute)
@@ -204,8 +201,8 @@ def _families(
                 continue
             names.append(family_named(word).name)
         except InvalidInput as error:
-            near = get_close_matches(word, (*FAMILIES, *ALIASES, SEARCHED), n=1)
-            hint = f'; did you mean "{near[0]}"?' if near else ""
+            told = "did you mean" in str(error)
+            hint = "" if told else meant(word, (SEARCHED,))
             faults += (Fault("schedule", f"{fault.problem}{hint}") for fault in error.faults)
     free = words == [SEARCHED]
     return None if free else tuple(dict.fromkeys(names)), SEARCHED in words

@@ -15,7 +15,7 @@ from dataclasses import fields
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from trainwright.errors import Fault, InvalidInput
+from trainwright.errors import Fault, InvalidInput, meant
 from trainwright.options.option import Kind, Option, Options
 from trainwright.options.planning_rows import ROWS as PLANNING_ROWS
 from trainwright.options.tool_rows import ROWS as TOOL_ROWS
@@ -87,11 +87,7 @@ def _row_for(rows: list[Option], value: object) -> Option:
 
 
 def _unknown(verb: str, name: str, offered: list[str]) -> Fault:
-    import difflib
-
-    part_of = [option for option in offered if name in option.split("_")]
-    nearest = part_of or difflib.get_close_matches(name, offered, n=1)
-    hint = f'; did you mean "{nearest[0]}"?' if nearest else ""
+    hint = meant(name, offered)
     if name == _TIME_LIMIT and "budget" in offered:
         hint = "; give budget=Budget(time_limit_s=30)"
     return Fault(name, f"is no option of {verb}{hint}")

@@ -27,7 +27,7 @@ from trainwright.documents.schedule import (
     value_of,
 )
 from trainwright.documents.view import Facts, Notes, Table
-from trainwright.errors import InvalidInput, UnsupportedFeature
+from trainwright.errors import InvalidInput, UnsupportedFeature, one_of
 from trainwright.formats.atomic_file import check_writable, write_text
 from trainwright.formats.schedule_json import (
     format_compute_comms,
@@ -640,9 +640,7 @@ def order_form(path: str | Path, form: str | None) -> str:
         if form is None:
             raise InvalidInput.of("orders", f'must end in .json or .csv, got "{path}"')
     elif form not in ORDER_FORMS:
-        raise InvalidInput.of(
-            "orders-form", f'must be one of {", ".join(ORDER_FORMS)}, got "{form}"'
-        )
+        raise InvalidInput.of("orders-form", one_of(ORDER_FORMS, form))
     return form
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from trainwright._native import _core
-from trainwright.errors import Fault, InvalidInput, UnsupportedFeature, refuse
+from trainwright.errors import Fault, InvalidInput, UnsupportedFeature, one_of, refuse
 from trainwright.execution import Budget, Progress
 from trainwright.plans.status import OPTIMAL_TOLERANCE, Status, relative_gap
 from trainwright.profile.profile import Optimizer, PlacementCase, Setting, WidthTable
@@ -72,8 +72,7 @@ def placement_rules(cost_model: str) -> PlacementRules:
     if cost_model == NATIVE:
         return NATIVE_RULES
     if cost_model not in COST_MODELS:
-        listed = ", ".join(COST_MODELS)
-        raise InvalidInput.of("cost-model", f'must be one of {listed}, got "{cost_model}"')
+        raise InvalidInput.of("cost-model", one_of(COST_MODELS, cost_model))
     return PlacementRules(
         name=cost_model,
         copies={Optimizer.SGD: 2, Optimizer.ADAM: 3},

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Final
 
 from trainwright.cluster.framework_memory import program_of
-from trainwright.errors import Fault, InvalidInput
+from trainwright.errors import Fault, InvalidInput, one_of
 from trainwright.plans.capability_table import (
     AXIS_ORDERS,
     CELLS,
@@ -229,8 +229,7 @@ def target_named(name: str) -> str:
     """
     found = known_target(name)
     if found is None:
-        names = ", ".join(TARGETS)
-        raise InvalidInput.of("target", f'must be one of {names}, got "{name}"')
+        raise InvalidInput.of("target", one_of(TARGETS, name))
     return found
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Final, TypedDict
 
-from trainwright.errors import Fault, InvalidInput, negative, refuse, too_low
+from trainwright.errors import Fault, InvalidInput, negative, one_of, refuse, too_low
 from trainwright.model import (
     DEFAULT_RECIPE,
     PRECISIONS,
@@ -331,7 +331,7 @@ def precision_faults(precision: str | None, device: Accelerator) -> Iterator[Fau
     """
     wanted = PRECISIONS.get(precision or device.default_precision)
     if wanted is None:
-        yield Fault("precision", f'must be one of {", ".join(PRECISIONS)}, got "{precision}"')
+        yield Fault("precision", one_of(PRECISIONS, precision))
         return
     for dtype in dict.fromkeys((wanted.matmul_dtype, wanted.base_dtype)):
         if dtype not in device.dtypes:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 
-from trainwright.errors import Fault, InvalidInput, UnsupportedFeature, refuse, too_low
+from trainwright.errors import Fault, InvalidInput, UnsupportedFeature, one_of, refuse, too_low
 from trainwright.plans.lowered import Timeline
 from trainwright.plans.schedule import ActionKind, Placement, Schedule, broadcast
 from trainwright.plans.status import OPTIMAL_TOLERANCE, Bound, Objective, Status, relative_gap
@@ -91,8 +91,7 @@ class SearchQuestion:
                 )
             return
         if self.placement not in PLACEMENT_NAMES:
-            names = ", ".join(PLACEMENT_NAMES)
-            yield Fault("placement", f'must be one of {names}, got "{self.placement}"')
+            yield Fault("placement", one_of(PLACEMENT_NAMES, self.placement))
         elif ranks > 0 and stages % ranks:
             yield Fault("costs", f"must be of a multiple of {ranks} stages, got {stages}")
         elif self.placement == "v" and stages != 2 * ranks:

@@ -8,7 +8,7 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import Any, Final
 
-from trainwright.errors import InvalidInput
+from trainwright.errors import InvalidInput, one_of
 from trainwright.frameworks.jobs.settings import NOTHING, Beside, StatedRun
 from trainwright.frameworks.launch import settings_beside
 
@@ -101,8 +101,7 @@ def read(name: str | None, text: str, beside: Beside = NOTHING) -> StatedRun:
     name = _CALLED.get(name.lower(), name)
     found = FORMATS.get(name)
     if found is None:
-        known = ", ".join(FORMATS)
-        raise InvalidInput.of("from", f'must be one of {known}, got "{name}"')
+        raise InvalidInput.of("from", one_of(FORMATS, name))
     module, function = found
     reader: Callable[[str, Beside], Any] = getattr(import_module(f"{__name__}.{module}"), function)
     if name in _STARTED or settings_beside(text) is not None:

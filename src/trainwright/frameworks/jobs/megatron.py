@@ -16,7 +16,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any, Final
 
-from trainwright.errors import Fault, InvalidInput
+from trainwright.errors import Fault, InvalidInput, one_of
 from trainwright.formats.catalog import open_model
 from trainwright.frameworks.jobs import script
 from trainwright.frameworks.jobs.deepspeed import Sharding, odd_optimizer, sharding_of
@@ -863,7 +863,7 @@ def _sharded(
         return (2 if found.switch("torch_fsdp2_no_reshard_after_forward") else 3), tuple(offload)
     if found.switch("use_megatron_fsdp"):
         if strategy not in _SHARDING:
-            problem = f'must be one of {", ".join(_SHARDING)}, got "{strategy}"'
+            problem = one_of(_SHARDING, strategy)
             found.fault("data_parallel_sharding_strategy", problem)
         return _SHARDING.get(strategy, 0), tuple(offload)
     return int(is_sharded), tuple(dict.fromkeys(offload))

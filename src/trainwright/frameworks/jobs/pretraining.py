@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from trainwright.errors import InvalidInput
+from trainwright.errors import InvalidInput, one_of
 from trainwright.formats.atomic_file import read_bytes
 from trainwright.frameworks.jobs import settings
 from trainwright.frameworks.jobs.bridge import adapters_of, run_of, unsaid_of
@@ -808,7 +808,7 @@ def maxtext_run(found: settings.Settings, *, preset: str | None = None) -> setti
     policy = found.text("remat_policy") or "full"
     recompute = _POLICIES.get(policy)
     if recompute is None:
-        found.fault("remat_policy", f'must be one of {", ".join(_POLICIES)}, got "{policy}"')
+        found.fault("remat_policy", one_of(_POLICIES, policy))
     if recompute == "selective":
         notes.append(f"remat_policy {policy} is priced as selective recomputation")
     offload = ("activations to cpu",) if "offload" in policy else ()

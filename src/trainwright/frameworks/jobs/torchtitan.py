@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from trainwright.errors import InvalidInput
+from trainwright.errors import InvalidInput, one_of
 from trainwright.formats import catalog
 from trainwright.frameworks.jobs import script, settings
 from trainwright.frameworks.jobs.deepspeed import odd_optimizer, optimizer_of
@@ -443,7 +443,7 @@ def _schedule(places: tuple[settings.Settings, ...], ranks: int, chunks: int) ->
     name = holder.text("pipeline_parallel_schedule") or "1F1B"
     known = {theirs.lower(): own for theirs, own in _FAMILIES.items()}
     if name.lower() not in known:
-        problem = f'must be one of {", ".join(_FAMILIES)}, got "{name}"'
+        problem = one_of(_FAMILIES, name)
         holder.fault("pipeline_parallel_schedule", problem)
     if ranks == 1:
         return usual_schedule(chunks)
