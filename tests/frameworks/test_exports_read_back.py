@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,15 @@ import pytest
 
 import trainwright
 from export_jobs import STAMP, cluster_of, job, ordered
+from trainwright.documents.jobs import job_of
 from trainwright.documents.runs import job_of_configuration
 from trainwright.errors import InvalidInput
 from trainwright.execution import Budget
 from trainwright.frameworks import write
 from trainwright.frameworks.launch import Launcher
 from trainwright.model import Recipe
-from trainwright.plans.capability import TARGETS
-from trainwright.plans.capability_table import own_reduction
+from trainwright.plans.capability import TARGETS, capability_of
+from trainwright.plans.capability_table import Feature, own_reduction
 from trainwright.plans.job import Job
 
 BATCH = {"global_batch": 64, "sequence_length": 2048}
@@ -108,3 +110,91 @@ def test_a_copy_is_of_the_file_that_a_script_starts(tmp_path: Path, target: str)
     assert f"give {tmp_path / file} and --nodes 2 in place of launch.sh" in str(refused.value)
     trainwright.improve(tmp_path / file, **given, nodes=2, budget=Budget(time_limit_s=5.0))
     assert (tmp_path / "copy.yaml").exists()
+
+
+# What a plan is asked for: a pipeline of every target that runs one; and what no file of it says.
+CUT = {"pp": 4, "zero": (0, 1)}
+UNCUT = {"pp": 1}
+MADE: dict[str, dict[str, Any]] = {
+    **dict.fromkeys(TARGETS, UNCUT),
+    **{name: CUT for name in TARGETS if capability_of(name).can(Feature.PIPELINE)},
+    "deepspeed": CUT | {"tp": 1},
+}
+UNSAID = {
+    "deepspeed": {"sequence": 2048},
+    "accelerate": {"sequence": 2048, "global_batch": 64},
+}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_plan_that_is_exported_reads_back_as_itself(tmp_path: Path, target: str) -> None:
+    batch = {"global_batch": 64, "sequence": 2048, "micro_batch": 2}
+    planned = trainwright.plan(
+        "llama2-13b", cluster="dgx-h100", nodes=2, framework=target, **batch, **MADE[target]
+    )
+    planned.save(tmp_path / "plan.json")
+    trainwright.export(tmp_path / "plan.json", to=target, output=tmp_path / "files")
+    priced = trainwright.estimate(
+        "llama2-13b",
+        source=(None, tmp_path / "files" / "launch.sh"),
+        cluster="dgx-h100",
+        **UNSAID.get(target, {}),
+    )
+    asked, found = job_of(planned.document), job_of(priced.document)
+    assert found.degrees.pipeline == MADE[target]["pp"]
+    same = replace(found.degrees, expert_tensor=None)
+    assert same == replace(asked.degrees, expert_tensor=None)
+    assert found.blocks_per_stage == asked.blocks_per_stage
+    open_ones = [each for each in priced.document.warnings if "is not in this file" in each]
+    assert bool(open_ones) == (target == "accelerate")
+    if target == "accelerate":
+        assert "the microbatch is not in this file: taken as 1" in open_ones[0]
+    else:
+        assert found.microbatch_size == asked.microbatch_size == 2
+
+
+def exported_pipeline(folder: Path) -> dict[str, Any]:
+    """Files of DeepSpeed with 4 stages of unlike blocks on 16 devices, and the options beside."""
+    made = job(
+        "llama3-8b", pipeline=4, data=4, zero_stage=1, blocks_per_stage=(7, 9, 9, 7), **BATCH
+    )
+    for name, text in write(made, STAMP, "deepspeed", launcher=Launcher.TORCHRUN).files.items():
+        (folder / name).write_text(text)
+    return {"model": "llama3-8b", "cluster": "dgx-h100", **LENGTH}
+
+
+def test_the_cuts_of_a_deepspeed_pipeline_stand_in_its_module(tmp_path: Path) -> None:
+    around = exported_pipeline(tmp_path)
+    for name in ("launch.sh", "ds_config.json"):
+        priced = trainwright.estimate(**around, source=("deepspeed", tmp_path / name)).document
+        assert job_of(priced).blocks_per_stage == (7, 9, 9, 7)
+        assert priced.devices_used == 16
+
+
+def test_stages_without_their_module_follow_from_devices_and_replicas(tmp_path: Path) -> None:
+    around = exported_pipeline(tmp_path)
+    (tmp_path / "pipeline.py").unlink()
+    script, settings = tmp_path / "launch.sh", tmp_path / "ds_config.json"
+    priced = trainwright.estimate(**around, source=("deepspeed", script)).document
+    assert job_of(priced).blocks_per_stage == (8, 8, 8, 8)
+    told = "16 devices, 4 replicas: a pipeline of 4 stages, cut evenly, as neither is said"
+    assert any(told in each for each in priced.warnings)
+    alone = trainwright.estimate(**around, source=("deepspeed", settings)).document
+    assert any("how many stages is not in this file: give --pp" in w for w in alone.warnings)
+    given = trainwright.estimate(**around, source=("deepspeed", settings), pp=4).document
+    assert job_of(given).blocks_per_stage == (8, 8, 8, 8)
+    assert not any("not in this file" in each for each in given.warnings)
+
+
+def test_devices_that_no_stated_degree_uses_are_told(tmp_path: Path) -> None:
+    around = exported_pipeline(tmp_path)
+    settings = tmp_path / "ds_config.json"
+    stated = json.loads(settings.read_text())
+    del stated["pipeline"]
+    settings.write_text(json.dumps(stated))
+    source = ("deepspeed", tmp_path / "launch.sh")
+    found = trainwright.estimate(**around, source=source).document
+    wanted = "16 devices, 4 replicas of 1 device: priced are 4; give --pp, --tp or --dp"
+    assert any(wanted in each for each in found.warnings)
+    cut = trainwright.estimate(**around, source=source, tp=4).document
+    assert not any("priced are" in each for each in cut.warnings)

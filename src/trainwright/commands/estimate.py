@@ -102,7 +102,7 @@ def estimate(
         asked = {**options, "cluster": whole}
         if job is not None and options.get("calibration") is None:
             asked["software"] = software_named_by(options, framework=job.software)
-        said = job.warnings if job else ()
+        said = (*job.warnings, *read_job.left_open(job, options)) if job else ()
         software = software_named_by(asked, framework=job.software if job else None)
         return Report(estimate_on_pools(given, asked, framework=software, warnings=said))
     if "pool" in options:
@@ -125,6 +125,7 @@ def estimate(
     unpriced: tuple[str, ...] = ()
     if job is not None:
         options, unpriced = read_job.on_known_host(job, options, where.accelerator)
+        unpriced += tuple(read_job.left_open(job, options))
         options = read_job.with_stated_batch(job, options, num_devices=num_devices)
     elif isinstance(given, inputs.ModelInput):  # a file says itself what its program does
         options = {**as_program_trains(options, where.accelerator)}
@@ -187,7 +188,7 @@ def _opened(
             raise InvalidInput.of("model", "must be a name or a file beside a framework's file")
         found = read_job.stated_model(job, model)
         job = read_job.job_of_model(job, found.config)
-        return found, job, read_job.stated_options(job, options)
+        return found, job, read_job.stated_options(job, options, found.config)
     if model is None:
         raise InvalidInput.of("model", "must be given, or a framework's file, as --from")
     from trainwright.commands.model import open_model_of

@@ -310,12 +310,13 @@ def _of_file(
 
     given = read_job.stated_model(job, model)
     job = read_job.job_of_model(job, given.config)
-    options = read_job.stated_options(job, beside)
+    options = read_job.stated_options(job, beside, given.config)
     given = tuned(given, options)
     devices = devices_asked_for(options) if nodes is None else None
     whole = clusters.opened(cluster)
     where, num_devices = clusters.resolve_cluster(whole, nodes=nodes, devices=devices)
     options, unpriced = read_job.on_known_host(job, options, where.accelerator)
+    unpriced += tuple(read_job.left_open(job, options))
     options = read_job.with_stated_batch(job, options, num_devices=num_devices)
     run = configuration_of(options, num_devices=num_devices)
     found = DocumentedRun(

@@ -53,12 +53,14 @@ from trainwright.planning.reasons.improve import (
 )
 from trainwright.planning.search.framework import plan_runnable
 from trainwright.plans import Plan, Stage, StepPrediction
+from trainwright.plans.capability import capability_of
 from trainwright.plans.configuration import (
     NO_OVERHEADS,
     Configuration,
     MemoryOverheads,
     PlanRequest,
     modes_beside,
+    own_split,
 )
 from trainwright.plans.plan import FORMAT_VERSION, Parallelism
 from trainwright.profile import Profile, Recompute
@@ -239,6 +241,9 @@ def unrunnable(priced: PricedPlan, question: ModelQuestion) -> tuple[str, ...]:
         recompute_blocks=None,
         blocks_per_stage=None,
     )
+    if capability_of(target).splits_itself and plain.num_stages > 1:
+        split = own_split(target, question.config, plain.num_stages)
+        plain = replace(plain, blocks_per_stage=split)
     return gaps_of_run(plain, question.config, question.cluster, target)
 
 

@@ -23,7 +23,9 @@ from trainwright.model.transformer import adapter_targets
 from trainwright.options.inputs import ModelInput, embed, resolve_model
 from trainwright.options.option import Options
 from trainwright.options.run import ALL_TARGETS
+from trainwright.plans.capability import TARGETS, capability_of
 from trainwright.plans.capability_table import PRODUCTS
+from trainwright.plans.configuration import own_split
 from trainwright.plans.status import MemorySnapshot, OutOfMemory
 from trainwright.units import format_count
 
@@ -219,7 +221,7 @@ def stated_controls(text: str, name: str, options: Iterable[str]) -> dict[str, A
     job = stated_in(text, name)
     model = stated_model(job, None)
     job = job_of_model(job, model.config)
-    stated = stated_options(job, {})
+    stated = stated_options(job, {}, model.config)
     degrees = (stated.get(degree) or 1 for degree in ("tp", "pp", "cp", "dp"))
     devices = job.run.num_devices or math.prod(degrees)
     stated = with_stated_batch(job, stated, num_devices=devices)
@@ -364,8 +366,12 @@ def job_of_model(job: StatedJob, model: TransformerConfig) -> StatedJob:
 _OF_LAYERS: Final = re.compile(r"activations of (\d+) layers")
 
 
-def stated_options(job: StatedJob, given: Options) -> dict[str, Any]:
+def stated_options(
+    job: StatedJob, given: Options, model: TransformerConfig | None = None
+) -> dict[str, Any]:
     """What the file states, replaced by what the caller gave.
+
+    A framework that takes no stages cuts `model` by a rule of its own.
 
     What follows from something that the caller replaces goes with it: the split of another
     pipeline, its chunks where there is none, modules of another mode of recomputation,
@@ -396,7 +402,30 @@ def stated_options(job: StatedJob, given: Options) -> dict[str, Any]:
             raise InvalidInput.of("devices of the file", problem)
         stated["dp"] = job.run.num_devices // group
     overlap = {**(stated.pop("overlap", None) or {}), **(given.get("overlap") or {})}
-    return {**stated, **replaced, "overlap": overlap}
+    found = {**stated, **replaced, "overlap": overlap}
+    own = capability_of(job.framework) if job.framework in TARGETS else None
+    if model is not None and own is not None and own.splits_itself and "blocks" not in found:
+        stages = found.get("pp", 1) * found.get("virtual_stages", 1)
+        found |= {"blocks": own_split(own.target, model, stages)} if stages > 1 else {}
+    return found
+
+
+def left_open(job: StatedJob, options: Options) -> Iterator[str]:
+    """What the file does not state of a run that is priced by `options`, and what stands for it."""
+    run = job.run
+    if options.get("micro_batch") is None:
+        yield f"{job.name}: the microbatch is not in this file: taken as 1; give --micro-batch"
+    if run.is_cut and options.get("pp") is None:
+        yield f"{job.name}: a pipeline, and of how many stages is not in this file: give --pp"
+    group = [options.get(degree) or 1 for degree in ("tp", "pp", "cp")]
+    if run.num_devices is None or run.dp is None or options.get("dp") != run.dp:
+        return
+    if run.num_devices != math.prod(group) * run.dp:
+        each = format_count(math.prod(group), "device")
+        yield (
+            f"{job.name}: {run.num_devices} devices, {run.dp} replicas of {each}: priced are "
+            f"{math.prod(group) * run.dp}; give --pp, --tp or --dp"
+        )
 
 
 # What a job's file states where it does not name it; anything else that it leaves out is open.

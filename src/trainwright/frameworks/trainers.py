@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from trainwright.errors import Fault, Inexpressible
 from trainwright.formats.catalog import model_entries
+from trainwright.frameworks.jobs.deepspeed import PIPELINE_CODE
 from trainwright.frameworks.launch import commented, header, nodes_of, to_yaml
 from trainwright.frameworks.megatron import (
     FLAG_OF,
@@ -47,7 +48,6 @@ from trainwright.profile import Recompute
 
 
 DEEPSPEED_FILE: Final = "ds_config.json"
-CODE: Final = "pipeline.py"
 
 
 def export_deepspeed(job: Job, stamp: Stamp) -> ExportBundle:
@@ -67,7 +67,7 @@ def export_deepspeed(job: Job, stamp: Stamp) -> ExportBundle:
         "ds_config.meta.json": json.dumps(meta, indent=2) + "\n",
     }
     if job.degrees.pipeline > 1:
-        files[CODE] = commented(header(stamp, target, version, missing)) + _code(job)
+        files[PIPELINE_CODE] = commented(header(stamp, target, version, missing)) + _code(job)
     return ExportBundle(
         target=target,
         version=version,
@@ -80,7 +80,7 @@ def export_deepspeed(job: Job, stamp: Stamp) -> ExportBundle:
         not_represented=missing,
         asked_of_user=(
             "TRAIN_SCRIPT: model, data and optimizer",
-            *((f"in it, the module of {CODE}",) if CODE in files else ()),
+            *((f"in it, the module of {PIPELINE_CODE}",) if PIPELINE_CODE in files else ()),
         ),
     )
 

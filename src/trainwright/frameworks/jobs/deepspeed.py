@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -369,7 +370,9 @@ def read_deepspeed(text: str, beside: settings.Beside = settings.NOTHING) -> set
             found.fault("train_batch_size", f"{wanted}, got {said.batch}")
     zero = found.table("zero_optimization")
     replicas = said.replicas
+    is_cut = "pipeline" in found
     interval = found.table("pipeline").count("activation_checkpoint_interval", least=0)
+    stages = stages_beside(beside) if is_cut else None
     copies, notes = _copies(zero, replicas), [*_notes(zero, said, found)]
     if (precision := said.precision) is None and (precision := _left_open(found)) is not None:
         notes.append(
@@ -381,6 +384,9 @@ def read_deepspeed(text: str, beside: settings.Beside = settings.NOTHING) -> set
     size, steps = said.micro_batch, said.steps
     return settings.StatedRun(
         tp=said.tensor,
+        pp=None if stages is None else len(stages),
+        blocks=stages,
+        is_cut=is_cut,
         cp=said.sequence_parallel,
         context_exchange=None if said.sequence_parallel is None else "all_to_all",
         dp=replicas,
@@ -399,6 +405,27 @@ def read_deepspeed(text: str, beside: settings.Beside = settings.NOTHING) -> set
         unknown=unknown,
         notes=(*notes, *changing),
     )
+
+
+PIPELINE_CODE: Final = "pipeline.py"  # as an export writes it beside the JSON
+_BOUNDS: Final = re.compile(r"^BOUNDS = \[(\d+(?:, \d+)+)\]", re.MULTILINE)
+
+
+def stages_beside(beside: settings.Beside) -> tuple[int, ...] | None:
+    """Blocks of each stage, where the module of an export that cuts the model lies beside.
+
+    Its bounds count the embedding before all blocks, and norm and head behind them.
+    """
+    data = None
+    if beside.folder is not None:
+        with contextlib.suppress(InvalidInput):  # it is not there
+            data = read_bytes(beside.folder / PIPELINE_CODE, name="deepspeed", most=2**20)
+    if data is None or (said := _BOUNDS.search(data.decode(errors="replace"))) is None:
+        return None
+    bounds = [int(each) for each in said[1].split(", ")]
+    blocks = bounds[-1] - 3
+    cuts = [min(max(each - 1, 0), blocks) for each in bounds]
+    return tuple(after - before for before, after in pairwise(cuts))
 
 
 def _left_open(found: settings.Settings) -> str | None:

@@ -267,7 +267,22 @@ class Started:
         notes = (f"{said}{script} starts", *self.launch.notes, *devices.notes, *self.notes)
         if run.num_devices is None and not self.launch.starts_alone:
             run = replace(run, num_devices=devices.total, devices_per_node=devices.per_node)
+            if run.is_cut and run.pp is None and devices.total is not None:
+                cut = _stages_left(run, devices.total)
+                run = replace(run, pp=cut)
+                if cut is not None:
+                    each = f"{devices.total} devices, {run.dp} replicas"
+                    said = "cut evenly, as neither is said; give --pp and --tp for another"
+                    notes = (*notes, f"{each}: a pipeline of {cut} stages, {said}")
         return replace(run, notes=(*notes, *run.notes))
+
+
+def _stages_left(run: settings.StatedRun, num_devices: int) -> int | None:
+    """Stages of a pipeline that replicas, tensor and context parallelism leave devices for."""
+    if run.dp is None:
+        return None
+    group = run.dp * (run.tp or 1) * (run.cp or 1)
+    return None if num_devices % group else num_devices // group
 
 
 def started_by(text: str, beside: settings.Beside) -> Started | None:

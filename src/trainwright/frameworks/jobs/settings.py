@@ -674,7 +674,7 @@ _OF_LLAMA: Final = re.compile(r"^tokenizer\.model$|llama|mistral")
 _ABOUT_THE_FILE = frozenset(
     {"model", "model_name", "model_changes", "num_devices", "devices_per_node"}
     | {"batch_per_replica", "offload", "per_example", "engine", "program", "compiled"}
-    | {"loaded_in", "reentrant", "unknown", "notes"}
+    | {"loaded_in", "reentrant", "is_cut", "unknown", "notes"}
 )
 
 
@@ -695,7 +695,8 @@ class StatedRun:
     of answers. `engine` shards the model for the program, where that is a library of its own;
     `program` runs it, where the file is another's; blocks are `compiled` where that is stated.
     `loaded_in` is the format of weights that are updated as they are where nothing shards them;
-    checkpoints of what is recomputed may be `reentrant`.
+    checkpoints of what is recomputed may be `reentrant`. Where the model `is_cut` into stages, how
+    many there are need not be stated.
     `unknown` are settings that this reader does not know, `notes` what it left out knowingly.
     """
 
@@ -760,6 +761,7 @@ class StatedRun:
     compiled: bool | None = None
     loaded_in: str | None = None
     reentrant: bool | None = None
+    is_cut: bool = False
     unknown: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
