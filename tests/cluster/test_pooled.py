@@ -161,6 +161,45 @@ def test_a_link_that_was_timed_is_taken_as_it_was_timed() -> None:
     assert built_in_efficiencies().applied(own, NEMO).pools[0].levels[1] == link
 
 
+@pytest.mark.parametrize("field", ["efficiency", "latency_s"])
+@pytest.mark.parametrize("origin", [Origin.MEASURED, Origin.ASSUMED])
+def test_a_figure_whose_source_is_said_is_kept_alone(field: str, origin: Origin) -> None:
+    usual = catalog.cluster("dgx-h100").with_nodes(2)
+    (pool,) = usual.pools
+    inner, outer = pool.levels
+    ours = Provenance(origin=origin, source="our own fabric")
+    own = replace(outer, latency_s=1e-6, efficiency=0.99, sources=((field, ours),))
+    stated = replace(usual, pools=(replace(pool, levels=(inner, own)),))
+    found = built_in_efficiencies().applied(stated, NEMO).pools[0].levels[1]
+    fitted = built_in_efficiencies().applied(usual, NEMO).pools[0].levels[1]
+    other = "latency_s" if field == "efficiency" else "efficiency"
+    assert getattr(found, field) == getattr(own, field) != getattr(fitted, field)
+    assert getattr(found, other) == getattr(fitted, other) != getattr(own, other)
+    sources = dict(found.sources)
+    assert sources[field] == ours
+    assert sources[other].origin is Origin.FITTED
+
+
+def test_a_slower_figure_that_stays_is_not_said_to_be_fitted() -> None:
+    usual = catalog.cluster("dgx-h100").with_nodes(2)
+    (pool,) = usual.pools
+    inner, outer = pool.levels
+    slow = replace(outer, latency_s=5e-4, efficiency=0.3, sources=())
+    stated = replace(usual, pools=(replace(pool, levels=(inner, slow)),))
+    found = built_in_efficiencies().applied(stated, NEMO).pools[0].levels
+    assert found[1] == slow
+    assert dict(found[0].sources)["latency_s"].origin is Origin.FITTED
+
+
+def test_what_one_program_put_in_place_another_replaces() -> None:
+    usual = catalog.cluster("dgx-h100").with_nodes(2)
+    pooled = built_in_efficiencies()
+    (once,) = pooled.applied(usual, NEMO).pools
+    (twice,) = pooled.applied(replace(usual, pools=(once,)), FSDP).pools
+    (fresh,) = pooled.applied(usual, FSDP).pools
+    assert twice.levels[1].efficiency == fresh.levels[1].efficiency != once.levels[1].efficiency
+
+
 def test_trays_of_one_nvlink_domain_are_as_fast_as_a_node() -> None:
     shifts = {"scale_up_efficiency": -0.25, "scale_out_efficiency": -0.75}
     pool = PooledEfficiencies(

@@ -332,6 +332,53 @@ def test_what_a_file_states_without_a_source_is_no_usual_value(run, folder):
     assert "no source stated" in line
 
 
+OWN = """device_kind = "H100-80GB-SXM"
+
+[[level]]
+name = "nvlink"
+size = 8
+bandwidth_bytes_per_s = 450e9
+latency_s = 500e-6
+
+[[level]]
+name = "roce"
+size = 4
+bandwidth_bytes_per_s = 50e9
+latency_s = 1e-6
+efficiency = 0.97
+"""
+SMALL = ("--tp", "2", "--global-batch", "64", "--sequence", "2048")
+
+
+def test_what_replaces_a_figure_of_an_own_network_is_said_unless_its_source_is(run, folder):
+    own = folder / "own.toml"
+    own.write_text(OWN, encoding="utf-8")
+    told = run("estimate", "llama3-8b", "--cluster", "own.toml", *SMALL, "--json").document
+    (said,) = (each for each in told["warnings"] if each.startswith("own: "))
+    for part in ("(typical)", "roce latency_s 1 µs by ", "roce efficiency 0.97 by ", "sources = "):
+        assert part in said
+    assert "nvlink latency_s" not in said  # it is slower, and stays
+    planned = run("plan", "llama3-8b", "--cluster", "own.toml", *SMALL, "--json").document
+    assert said in planned["warnings"]
+
+    sources = """sources = { latency_s = "measured: ours", efficiency = "measured: ours" }\n"""
+    own.write_text(OWN + sources, encoding="utf-8")
+    kept = run("estimate", "llama3-8b", "--cluster", "own.toml", *SMALL, "--json", "-o", "e.json")
+    assert not any("roce" in each for each in kept.document["warnings"])
+    assert kept.document["step_time_s"] < told["step_time_s"]
+    printed = run("explain", "e.json", "--constants").out
+    (line,) = (each for each in printed.splitlines() if "1 µs" in each)
+    assert "measured" in line
+    assert "ours" in line
+
+
+def test_a_cluster_of_the_catalog_has_no_figure_of_anybody_to_replace(run, folder):
+    usual = run(*RUN, "--json", "-o", "e.json").document
+    assert not any("replace" in each for each in usual["warnings"])
+    again = run("estimate", "llama3-8b", "--cluster", "e.json", *SMALL, "--json").document
+    assert not any("replace" in each for each in again["warnings"])
+
+
 def test_a_document_without_a_cluster_has_no_constants(run, refused, folder):
     run("schedule", "--family", "1f1b", "--ranks", "2", "--microbatches", "4", "-o", "s.json")
     assert "constants: must be those of a document with a cluster" in refused(

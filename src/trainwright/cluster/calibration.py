@@ -74,6 +74,7 @@ _NETWORK_CONSTANTS: Final = (
 # Prior widths of a fit, as standard deviations of the log: of shares of a peak, of overheads.
 SHARE_WIDTH: Final = 0.2
 OVERHEAD_WIDTH: Final = 0.7
+NETWORK_FIELDS: Final = ("efficiency", "latency_s")  # of a level, which constants replace
 POOLED: Final = "pooled efficiencies"
 _USUAL_SHARE: Final = 0.75  # of links, as descriptions of clusters assume it
 _Z90: Final = 1.6448536269514722
@@ -233,19 +234,38 @@ class Calibration:
     def _level(self, level: NetworkLevel, place: str) -> NetworkLevel:
         if self.pooled and level.is_measured:
             return level
-        places = {f"{place}_{field}": field for field in ("efficiency", "latency_s")}
-        sources = dict(level.sources) | self._origins(places)
-        efficiency = self.value(f"{place}_efficiency", level.efficiency)
-        latency_s = self.value(f"{place}_latency_s", level.latency_s)
-        if self.pooled:  # those of usual fabrics; a slower one stays as slow as it is described
-            slow = level.efficiency < _USUAL_SHARE
-            efficiency = min(efficiency, level.efficiency) if slow else efficiency
-            latency_s = max(latency_s, level.latency_s)
-        if level.kind is LevelKind.TORUS:  # the share of its links that a ring uses: no software's
-            efficiency = level.efficiency
-        return replace(
-            level, sources=tuple(sources.items()), efficiency=efficiency, latency_s=latency_s
-        )
+        taken: dict[str, Any] = {
+            field: self.value(f"{place}_{field}", getattr(level, field))
+            for field in NETWORK_FIELDS
+            if f"{place}_{field}" in self.names and not self._keeps(level, field, place)
+        }
+        origins = self._origins({f"{place}_{field}": field for field in taken})
+        sources = dict(level.sources) | origins
+        return replace(level, sources=tuple(sources.items()), **taken)
+
+    def _keeps(self, level: NetworkLevel, field: str, place: str) -> bool:
+        """Whether a level's own figure stays, with the source that its description gives it.
+
+        A pooled constant is that of usual fabrics: a description that says where a figure comes
+        from knows better, and a slower fabric stays as slow as it is described. A torus' share is
+        that of its links that a ring uses, which is no software's.
+        """
+        if field == "efficiency" and level.kind is LevelKind.TORUS:
+            return True
+        if not self.pooled or not is_stated(level, field):
+            return False
+        if field in dict(level.sources):
+            return True
+        own: float = getattr(level, field)
+        pooled = self.value(f"{place}_{field}", own)
+        return own < min(_USUAL_SHARE, pooled) if field == "efficiency" else own > pooled
+
+
+def is_stated(level: NetworkLevel, field: str) -> bool:
+    """Whether a level has a figure as it was described, not as a calibration has it."""
+    origin = dict(level.sources).get(field)
+    is_put = origin is not None and origin.origin in (Origin.FITTED, Origin.ASSUMED)
+    return origin is None or not is_put or line_of((origin.source,)) is None
 
 
 def is_calibrated(device: Accelerator) -> bool:
@@ -274,7 +294,7 @@ def with_fitted(pool: Pool, fitted: Pool) -> Pool:
     device = put_back(pool.accelerator, fitted.accelerator, (*_PLACES.values(), *ranges))
     device = replace(device, step_spreads=fitted.accelerator.step_spreads)
     levels = tuple(
-        put_back(own, given, ("efficiency", "latency_s"))
+        put_back(own, given, NETWORK_FIELDS)
         for own, given in zip(pool.levels, fitted.levels, strict=True)
     )
     return replace(pool, accelerator=device, levels=levels)

@@ -31,7 +31,13 @@ from trainwright.formats.document_json import document_type
 from trainwright.formats.json_text import parse_json
 from trainwright.frameworks import read_job
 from trainwright.options import inputs
-from trainwright.options.clusters import opened, priced_as_run, resolve_cluster, software_named_by
+from trainwright.options.clusters import (
+    opened,
+    priced_as_run,
+    replaced_figures,
+    resolve_cluster,
+    software_named_by,
+)
 from trainwright.options.run import as_program_trains, as_trained, devices_asked_for, tuned
 from trainwright.options.table import read, refuse_foreign, verb
 from trainwright.partitioning.downset_dp import Restrictions
@@ -130,6 +136,7 @@ def estimate(
     elif isinstance(given, inputs.ModelInput):  # a file says itself what its program does
         options = {**as_program_trains(options, where.accelerator)}
     warnings = [*of_before, *(job.warnings if job else ()), *unpriced, *whole.warnings]
+    warnings += replaced_figures(whole.cluster, where)
     document = estimate_model(
         given,
         cluster=where,

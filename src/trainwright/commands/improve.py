@@ -124,9 +124,11 @@ def improve(
         priced: dict[str, Any] = {"calibration": calibration, "software": software}
         priced |= {"framework": target, "offload": asked.configuration.recipe.offload}
         priced["overlap"] = asdict(asked.configuration.overlap)
+        where = clusters.priced_as_run(asked.cluster, priced, framework=job.software)
+        warnings = (*warnings, *clusters.replaced_figures(asked.cluster, where))
         asked = replace(
             asked,
-            cluster=clusters.priced_as_run(asked.cluster, priced, framework=job.software),
+            cluster=where,
             software=clusters.software_named_by(priced, framework=job.software),
         )
         job_file = _file_of(source, read, lambda text: _run_of(of_text(text)[0]))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature, meant, one_of
-from trainwright.units import GIB
+from trainwright.units import GIB, format_seconds
 
 if TYPE_CHECKING:
     from trainwright.cluster import Accelerator, Cluster, Pool, Surroundings
@@ -96,6 +96,42 @@ def priced_as_run(
         return cluster
     priced = expected(cluster, software_named_by(options, framework=framework))
     return _holding(priced, options)
+
+
+def replaced_figures(given: Cluster, priced: Cluster) -> Iterator[str]:
+    """The line that says which figures of a caller's own network `priced` has in their place.
+
+    What the catalog says of a fabric under the name of the cluster is nobody's own.
+    """
+    from trainwright.cluster.calibration import NETWORK_FIELDS, is_pooled, is_stated, line_of
+    from trainwright.formats import catalog
+
+    known = catalog.cluster(given.name).pools if given.name in catalog.cluster_names() else ()
+    built_in = {(own.name, own.latency_s, own.efficiency) for pool in known for own in pool.levels}
+    found, lines, pooled = [], [], True
+    for before, after in zip(given.pools, priced.pools, strict=True):
+        for own, put in zip(before.levels, after.levels, strict=True):
+            changed = [
+                field
+                for field in NETWORK_FIELDS
+                if is_stated(own, field) and getattr(own, field) != getattr(put, field)
+            ]
+            if not changed or (own.name, own.latency_s, own.efficiency) in built_in:
+                continue
+            pooled = pooled and is_pooled(after.accelerator)
+            for field in changed:
+                spoken = format_seconds if field == "latency_s" else "{:.2g}".format
+                told = [spoken(float(f"{getattr(each, field):.3g}")) for each in (own, put)]
+                found.append(f"{own.name} {field} {told[0]} by {told[1]}")
+                lines.append(line_of((dict(put.sources)[field].source,)))
+    if not found:
+        return
+    program, figures = " and ".join(dict.fromkeys(map(str, lines))), ", ".join(dict.fromkeys(found))
+    by = f"figures fitted to public runs ({program})"
+    keep = 'a level keeps what it has the source of: sources = { latency_s = "measured: ours" }'
+    if not pooled:
+        by, keep = f"those of calibration {program}", f"--calibration {NO_CALIBRATION} keeps them"
+    yield f"{given.name}: {by} replace {figures}; {keep}"
 
 
 def _holding(cluster: Cluster, options: Mapping[str, Any], *, line: str | None = None) -> Cluster:
