@@ -69,9 +69,9 @@ def compared(question: ModelQuestion) -> tuple[list[float], float, float]:
         for bounded in found:
             (schedule,) = schedules_of(Allowed(schedules=(bounded.schedule,)))
             started = time.process_time()
-            bounds_s = CoarseBounds(room_of_devices(question)).bounds_s(
-                work, point, Batch.under(schedule, bounded.zero_stage, layouts), chain=chain
-            )
+            coarse = CoarseBounds(room_of_devices(question))
+            batch = Batch.under(schedule, bounded.zero_stage, layouts)
+            bounds_s = coarse.sharper_s(coarse.rough(work, point, batch, chain=chain))
             special_s += time.process_time() - started
             depths, data = bounded.grid.counts[:, 0].tolist(), bounded.grid.shared.tolist()
             for own_s, *key in zip(bounded.bounds_s.tolist(), depths, data, strict=True):

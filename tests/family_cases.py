@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 
+import numpy as np
+
 from trainwright.costing.estimate import Estimator
 from trainwright.formats import catalog
 from trainwright.model import TRAIN_ALL, Tuning
@@ -157,6 +159,14 @@ def step_of(asked: Case, family: str, cuts, rows):
     return step, step.peak_memory_bytes <= asked.cluster.accelerator.usable_bytes
 
 
+def is_one_of(lengths, cuts) -> bool:
+    """Whether a split has stages of such lengths (`StageLengths`)."""
+    inside = np.clip(cuts, lengths.first, lengths.after)
+    counts = np.diff(inside)
+    edges = cuts[1] >= lengths.first and cuts[-2] <= lengths.after
+    return edges and bool(((lengths.least <= counts) & (counts <= lengths.most)).all())
+
+
 def is_searched(asked: Case, family: str, cuts, rows, step) -> bool:
     """Whether a plan that fits is in the space that the family's bound is on."""
     if family in CHAIN:
@@ -165,7 +175,7 @@ def is_searched(asked: Case, family: str, cuts, rows, step) -> bool:
     if even is None:
         return False
     if family in LOOPED:
-        return even.holds(tuple(cuts))
+        return is_one_of(even, tuple(cuts))
     is_stage = even.stages(asked.kinds.num_layers)
     return all(is_stage[a, b] for a, b in pairwise(cuts)) and published_order_fits(
         asked, family, cuts, rows, step

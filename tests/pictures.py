@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from functools import cache
 
+from strategies_schedule import split_backward
 from trainwright.pages.gantt import GanttPanel
 from trainwright.plans.lowered import Timeline
 from trainwright.plans.schedule import Action, Schedule, ScheduleCosts, ScheduleMemory
 from trainwright.scheduling.families import FamilyRequest, generate
-from trainwright.scheduling.orders import split_backward
 from trainwright.scheduling.simulate import critical_path, simulate
 from trainwright.units import GIB
 

@@ -1,4 +1,4 @@
-"""Random layers of operators, and two shapes of real ones."""
+"""Random layers of operators, two shapes of real ones, and a check of their schedules."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from oracles_layer import shortest_s
 from trainwright.chips.layer_schedule import CoreOperator, LayerProblem, Unit
+from trainwright.errors import Fault
 
 TIMES = st.integers(0, 6).map(float)
 
@@ -93,3 +94,58 @@ def dense_layer(count=16):
         num_tensor_cores=8,
         num_vector_cores=2,
     )
+
+
+# An independent check of a schedule: every rule of the problem, event by event
+# -----------------------------------------------------------------------------
+
+_ROUNDING = 1e-12
+
+
+def find_layer_faults(problem, runs):
+    """Every rule that the runs break: times, dependencies, which and how many cores, the link."""
+    if len(runs) != len(problem.operators):
+        return (Fault("runs", f"must have {len(problem.operators)} entries, got {len(runs)}"),)
+    return (*_time_faults(problem, runs), *_core_faults(problem, runs), *_clashes(problem, runs))
+
+
+def _time_faults(problem, runs):
+    for v, run in enumerate(runs):
+        wanted_s = problem.duration_s(v, spread=run.spread)
+        if run.start_s < 0 or abs(run.end_s - run.start_s - wanted_s) > _ROUNDING * run.end_s:
+            yield Fault(f"runs[{v}]", f"must last {wanted_s!r} s from 0 on")
+    for u, v in problem.edges:
+        if runs[v].start_s < runs[u].end_s:
+            yield Fault(f"runs[{v}].start_s", f"must be at or after the end of operator {u}")
+
+
+def _core_faults(problem, runs):
+    for v, run in enumerate(runs):
+        tensor, vector, _ = problem.demand_of(v, spread=run.spread)
+        cores = (run.tensor_cores, run.vector_cores)
+        limits = (problem.num_tensor_cores, problem.num_vector_cores)
+        for own, wanted, limit in zip(cores, (tensor, vector), limits, strict=True):
+            sound = len(set(own)) == len(own) == wanted and all(0 <= c < limit for c in own)
+            if not sound:
+                yield Fault(f"runs[{v}]", f"must take {wanted} different cores of {limit}")
+        fused = problem.paired and not run.spread and tensor == vector == 1
+        if fused and run.tensor_cores != run.vector_cores:
+            yield Fault(f"runs[{v}]", "must take cores of one number")
+
+
+def _clashes(problem, runs):
+    """Two operators on one core, or on the link, at one time."""
+    busy = {}
+    for v, run in enumerate(runs):
+        link = problem.demand_of(v, spread=run.spread)[2]
+        taken = [("tensor", core) for core in run.tensor_cores]
+        taken += [("vector", core) for core in run.vector_cores]
+        taken += [("link", 0)] * link
+        for place in taken:
+            if run.end_s > run.start_s:
+                busy.setdefault(place, []).append((run.start_s, run.end_s, v))
+    for (kind, core), spans in busy.items():
+        spans.sort()
+        for (_, end_s, u), (start_s, _, v) in pairwise(spans):
+            if start_s < end_s:
+                yield Fault(f"runs[{v}]", f"must not share {kind} {core} with operator {u}")

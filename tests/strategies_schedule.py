@@ -236,3 +236,13 @@ def resource_costs(draw: st.DrawFn, schedule: Schedule) -> ScheduleCosts:
         slice_s=table(0.0, 2.0, 10, stages, schedule.num_slices) if sliced else np.zeros((0, 0, 0)),
         barrier_s=draw(seconds()),
     )
+
+
+def split_backward(order):
+    """Replace each fused backward by its two halves, one right after the other."""
+    repeats = np.where(order[:, 0] == ActionKind.B, 2, 1)
+    rows = np.repeat(order, repeats, axis=0)
+    fused = np.flatnonzero(rows[:, 0] == ActionKind.B)
+    rows[fused[0::2], 0] = ActionKind.I
+    rows[fused[1::2], 0] = ActionKind.W
+    return rows

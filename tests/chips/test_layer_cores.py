@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from chips.jobs import BERT, GPT3
+from strategies_layer import find_layer_faults
 from trainwright.chips.design_times import ProductCache, exact_times
-from trainwright.chips.layer_schedule import find_layer_faults, schedule_backward, schedule_forward
+from trainwright.chips.layer_schedule import schedule_backward, schedule_forward
 from trainwright.chips.space import space_of
 from trainwright.cluster import REFERENCE_DESIGN, Surroundings
 from trainwright.model import Phase

@@ -10,12 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from random_cases import cases
-from strategies_layer import dense_layer, moe_layer, oracle_s, problems
+from strategies_layer import dense_layer, find_layer_faults, moe_layer, oracle_s, problems
 from trainwright.chips.layer_schedule import (
     CoreOperator,
     LayerProblem,
     Unit,
-    find_layer_faults,
     list_schedule,
     lower_bound_s,
     schedule_layer,

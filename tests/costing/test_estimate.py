@@ -83,7 +83,6 @@ def test_a_filled_point_is_a_fixed_point() -> None:
     source = estimator()
     profile = source.profile(point(tensor_parallel=(1, 2)))
     assert source.profile(profile.point) == profile
-    assert source.points() == ()
 
 
 def test_static_bytes_are_eighteen_per_parameter() -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from reference import needs_reference, reference
+from strategies_schedule import split_backward
 from trainwright.errors import InvalidInput, MissingExtra, UnsupportedFeature
 from trainwright.formats.schedule_json import (
     CsvForm,
@@ -24,7 +25,6 @@ from trainwright.lab.gloo_check import (
 from trainwright.plans.schedule import Action, Placement, Schedule
 from trainwright.scheduling.families import FAMILIES, FamilyRequest, generate
 from trainwright.scheduling.lower import as_pytorch_runs, lower
-from trainwright.scheduling.orders import split_backward
 
 PATIENCE_S = 300.0  # the machines that run this may be busy
 

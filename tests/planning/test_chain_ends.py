@@ -81,12 +81,14 @@ def coarse_s(question, candidate, profile):
     )
     (schedule,) = schedules_of(Allowed(schedules=(candidate.schedule,)))
     overlap = question.settings.overlap
-    bounds_s = CoarseBounds(question.cluster, overlap).bounds_s(
+    coarse = CoarseBounds(question.cluster, overlap)
+    rough = coarse.rough(
         PointWork.of(profile),
         candidate.point,
         Batch.under(schedule, candidate.zero_stage, layouts),
         chain=ChainWork.of(StageKinds.of(profile, overlap)),
     )
+    bounds_s = coarse.sharper_s(rough)
     assert bounds_s.shape == (1,)
     return float(bounds_s[0])
 

@@ -237,7 +237,7 @@ def test_no_plan_that_fits_has_a_shorter_step_than_its_coarse_bound(just_fits, c
     coarse = CoarseBounds(question.cluster, overlap)
     batch = Batch.under(schedule, candidate.zero_stage, layouts)
     chain = ChainWork.of(StageKinds.of(profile, overlap))
-    bounds_s = coarse.bounds_s(work, point, batch, chain=chain)
+    bounds_s = coarse.sharper_s(coarse.rough(work, point, batch, chain=chain))
     assert bounds_s.shape == (1,)
     pairs = PointPairs(question, StepAim(), (schedule,))
     keys = pairs.least_keys(point, least_of(work), layouts, body=work)

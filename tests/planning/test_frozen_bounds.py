@@ -57,12 +57,14 @@ def coarse_bound_s(one) -> float:
         copies=np.array([1]),
     )
     schedule = Schedule(family="1f1b", virtual_stages=Span.only(1))
-    bounds_s = CoarseBounds(one.cluster).bounds_s(
+    coarse = CoarseBounds(one.cluster)
+    rough = coarse.rough(
         PointWork.of(one.profile),
         Point(microbatch_size=1, tensor=1),
         Batch.under(schedule, degrees.zero_stage, layouts),
         chain=ChainWork.of(one.kinds),
     )
+    bounds_s = coarse.sharper_s(rough)
     return float(bounds_s[0])
 
 

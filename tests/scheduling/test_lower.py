@@ -9,13 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies_schedule import placements, schedules, schedules_with_costs
+from strategies_schedule import placements, schedules, schedules_with_costs, split_backward
 from trainwright.errors import InvalidInput
 from trainwright.plans.lowered import LoweredAction, LoweredKind, LoweredSchedule
 from trainwright.plans.schedule import Action, ActionKind, Placement, Schedule, ScheduleCosts
 from trainwright.scheduling.families import FamilyRequest, generate
 from trainwright.scheduling.lower import lower, validate_lowered
-from trainwright.scheduling.orders import split_backward
 
 SENDS = (LoweredKind.SEND_F, LoweredKind.SEND_B)
 RECEIVES = (LoweredKind.RECV_F, LoweredKind.RECV_B)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import oracles_schedule as oracle
 from strategies_schedule import costs as costs_of
 from strategies_schedule import schedules, schedules_with_costs
+from trainwright._native import _core
 from trainwright.errors import InvalidInput
 from trainwright.plans.lowered import WaitsFor
 from trainwright.plans.schedule import (
@@ -22,7 +23,13 @@ from trainwright.plans.schedule import (
     TransferModel,
 )
 from trainwright.scheduling.families import FamilyRequest, generate
-from trainwright.scheduling.simulate import critical_path, simulate, slack, timeline_faults
+from trainwright.scheduling.simulate import (
+    critical_path,
+    native_costs,
+    native_orders,
+    simulate,
+    timeline_faults,
+)
 
 F, I, W, B, R, *_ = ActionKind  # noqa: E741
 
@@ -83,6 +90,13 @@ def test_scaling_all_times_scales_the_makespan(case, factor):
 def test_times_repeat_exactly(case):
     first, second = simulate(*case), simulate(*case)
     assert np.array_equal(first.start_s, second.start_s)
+
+
+def slack(timeline):
+    """How long each action could be delayed without a later end of all, orders kept."""
+    orders, costs = native_orders(timeline.schedule), native_costs(timeline.costs)
+    last_end_s = np.full(timeline.schedule.num_ranks, timeline.end_s.max())
+    return _core.latest_starts(orders, costs, last_end_s) - timeline.start_s
 
 
 @given(schedules_with_costs())

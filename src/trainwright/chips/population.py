@@ -249,7 +249,6 @@ def populate(
     executor: Executor | None = None,
     journal: Journal | None = None,
     prepared: Prepared | None = None,
-    batch_size: int = BATCH_SIZE,
 ) -> tuple[Population, bool]:
     """Price nodes (variant, design), all of them where absent, without any bound.
 
@@ -264,10 +263,10 @@ def populate(
     within = inside[nodes]
     nodes = (nodes[0][within], nodes[1][within])
     batches = [
-        (variant, designs[start : start + batch_size])
+        (variant, designs[start : start + BATCH_SIZE])
         for variant in range(len(question.variants))
         for designs in (nodes[1][nodes[0] == variant],)
-        for start in range(0, designs.size, batch_size)
+        for start in range(0, designs.size, BATCH_SIZE)
     ]
     parts: list[Population] = []
     priced = _priced(batches, Sweep(question, scale_s, prepared), executor or Serial(), journal)

@@ -88,10 +88,6 @@ class Estimator:
                 wanted = f"must be of {', '.join(RECOMPUTE_MODULES)}"
                 raise InvalidInput.of("selective_modules", f'{wanted}, got "{module}"')
 
-    def points(self) -> tuple[ProfilePoint, ...]:
-        """Empty: any point can be answered."""
-        return ()
-
     def profile(self, point: ProfilePoint) -> Profile:
         """Price every layer at `point`, one option per tensor degree × recompute mode.
 

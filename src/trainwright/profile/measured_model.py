@@ -106,10 +106,6 @@ class MeasuredModel:
         """Whether all that is synchronised is known as weights, so that ZeRO can shard it."""
         return all(_tells_state_apart(profile.costs) for profile in self.offered.values())
 
-    def points(self) -> tuple[ProfilePoint, ...]:
-        """Where costs are known."""
-        return tuple(profile.point for profile in self.offered.values())
-
     def sizes(self) -> tuple[int, ...]:
         """The microbatch sizes, ascending."""
         return tuple(sorted({size for size, _ in self.offered}))

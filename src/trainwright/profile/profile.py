@@ -23,7 +23,6 @@ import numpy as np
 from trainwright.errors import (
     Fault,
     InvalidInput,
-    UnsupportedFeature,
     not_positive,
     refuse,
     too_low,
@@ -535,9 +534,6 @@ class Profile:
 class ProfileSource(Protocol):
     """Anything that can say what the layers cost."""
 
-    def points(self) -> tuple[ProfilePoint, ...]:
-        """The points that exist; empty where any point can be answered."""
-
     def profile(self, point: ProfilePoint) -> Profile:
         """The profile at `point`; raises `UnsupportedFeature` where there is none."""
 
@@ -552,17 +548,6 @@ class ProfileFile:
     def __post_init__(self) -> None:
         if not self.profiles:
             raise InvalidInput.of("points", "must have at least 1 entry, got 0")
-
-    def points(self) -> tuple[ProfilePoint, ...]:
-        """The points the file holds."""
-        return tuple(profile.point for profile in self.profiles)
-
-    def profile(self, point: ProfilePoint) -> Profile:
-        """The profile at exactly `point`."""
-        for profile in self.profiles:
-            if profile.point == point:
-                return profile
-        raise UnsupportedFeature(f"this file holds no profile for {point}")
 
 
 # A placement problem: layers with times and sizes per tensor width, and identical devices

@@ -73,16 +73,6 @@ def one_after_another(*orders: Actions) -> Actions:
     return np.concatenate(orders)
 
 
-def split_backward(order: Actions) -> Actions:
-    """Replace each fused backward by its two halves, one right after the other."""
-    repeats = np.where(order[:, 0] == ActionKind.B, 2, 1)
-    rows = np.repeat(order, repeats, axis=0)
-    fused = np.flatnonzero(rows[:, 0] == ActionKind.B)
-    rows[fused[0::2], 0] = ActionKind.I
-    rows[fused[1::2], 0] = ActionKind.W
-    return rows
-
-
 def by_time(order: Actions, time: NDArray[np.generic]) -> Actions:
     """Rows sorted by a time each; rows of equal time stay as they are."""
     return order[np.argsort(time, kind="stable")]

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from trainwright._native._core import Simulation
-    from trainwright.arrays import Floats
 
 
 # What makes orders a legal schedule
@@ -483,16 +482,6 @@ def simulate(schedule: Schedule, costs: ScheduleCosts) -> Timeline:
         backward_arrival_s=simulation.backward_arrival_s.reshape(shape),
         peak_bytes=_core.peak_bytes(orders, native_memory(costs.memory), times),
     )
-
-
-def slack(timeline: Timeline) -> Floats:
-    """How long each action could be delayed without a later end of all, shape [n], orders kept.
-
-    Of plain orders only.
-    """
-    orders, costs = native_orders(timeline.schedule), native_costs(timeline.costs)
-    last_end_s = np.full(timeline.schedule.num_ranks, timeline.end_s.max())
-    return _core.latest_starts(orders, costs, last_end_s) - timeline.start_s
 
 
 def native_orders(schedule: Schedule) -> _core.Orders:

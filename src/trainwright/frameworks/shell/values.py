@@ -441,9 +441,6 @@ def _item(value: str | Array, key: int | str) -> str:
     return _items(value).get(key, "")
 
 
-_WORDS: Final = re.compile(r"\s+|\S+")
-
-
 def merged_text(first: str, second: str, condition: Unknown, holes: Holes) -> str:
     """What is common to two texts, word by word, with an unknown where they differ."""
     if first == second:

@@ -913,13 +913,6 @@ class StageLengths:
         """Of all stages together."""
         return self.after - self.first
 
-    def holds(self, cuts: tuple[int, ...]) -> bool:
-        """Whether a split is one of these."""
-        inside = np.clip(cuts, self.first, self.after)
-        lengths = np.diff(inside)
-        edges = cuts[1] >= self.first and cuts[-2] <= self.after
-        return edges and bool(((self.least <= lengths) & (lengths <= self.most)).all())
-
     def stages(self, num_layers: int) -> NDArray[np.bool_]:
         """Whether layers [i, j) may be a stage where layers that are no blocks may be in any.
 

@@ -364,10 +364,6 @@ class CoarseBounds:
     def __post_init__(self) -> None:
         self._groups = ReplicaGroups(self.cluster)
 
-    def bounds_s(self, work: PointWork, point: Point, batch: Batch, *, chain: ChainWork) -> Floats:
-        """Of every pair, [N]."""
-        return self.sharper_s(self.rough(work, point, batch, chain=chain))
-
     def rough(
         self, work: PointWork, point: Point, batch: Batch, *, chain: ChainWork
     ) -> RoughBounds:
