@@ -101,11 +101,7 @@ _GRANITE_MOE = Decoder(
     heads=32,
     vocabulary=32000,
     query_key_value_bias=BIAS,
-    mixture=MixtureRule(
-        num_experts=("num_experts", 8),
-        visited=("num_experts_per_tok", 2),
-        shared_width=("shared_intermediate_size", 0),
-    ),
+    mixture=MixtureRule(num_experts=8, visited=2, shared_width=("shared_intermediate_size", 0)),
     ignored=_MULTIPLIERS,
 )
 _OLMO = Decoder(
@@ -135,12 +131,7 @@ _GLM = Decoder(
     attention_output_bias=False,
 )
 _GLM_MIXTURE: Final = MixtureRule(
-    num_experts=("num_experts", 128),
-    visited=("num_experts_per_tok", 8),
-    width=("moe_intermediate_size", 1408),
-    shared=("num_shared_experts", 1),
-    first_dense=("first_k_dense_replace", 1),
-    grouped=True,
+    num_experts=128, visited=8, width=1408, shared=1, first_dense=1, grouped=True
 )
 _GLM_MOE = Decoder(
     layers=46,
@@ -230,12 +221,7 @@ DEEPSEEK_V32: Final = Decoder(
         indexer=(64, 128, 2048),
     ),
     mixture=MixtureRule(
-        num_experts=("num_experts", 256),
-        visited=("num_experts_per_tok", 8),
-        width=("moe_intermediate_size", 2048),
-        shared=("num_shared_experts", 1),
-        first_dense=("first_k_dense_replace", 3),
-        grouped=True,
+        num_experts=256, visited=8, width=2048, shared=1, first_dense=3, grouped=True
     ),
     further=("num_nextn_predict_layers", False),
     ignored=(
@@ -260,7 +246,7 @@ DECODERS: Final[dict[str, Decoder]] = {
         kv_heads=8,
         vocabulary=32000,
         window=0,
-        mixture=MixtureRule(num_experts=("num_experts", 8), visited=("num_experts_per_tok", 2)),
+        mixture=MixtureRule(num_experts=8, visited=2),
     ),
     "qwen2_moe": Decoder(
         layers=24,
@@ -273,10 +259,10 @@ DECODERS: Final[dict[str, Decoder]] = {
         attention_output_bias=False,
         switched_window=True,
         mixture=MixtureRule(
-            num_experts=("num_experts", 60),
-            visited=("num_experts_per_tok", 4),
-            width=("moe_intermediate_size", 1408),
-            shared_width=("shared_expert_intermediate_size", 5632),
+            num_experts=60,
+            visited=4,
+            width=1408,
+            shared_width=5632,
             shared_gate=True,
             dense=dense_between,
         ),
@@ -291,12 +277,7 @@ DECODERS: Final[dict[str, Decoder]] = {
         query_key_value_bias=BIAS,
         query_key_norm=True,
         switched_window=True,
-        mixture=MixtureRule(
-            num_experts=("num_experts", 128),
-            visited=("num_experts_per_tok", 8),
-            width=("moe_intermediate_size", 768),
-            dense=dense_between,
-        ),
+        mixture=MixtureRule(num_experts=128, visited=8, width=768, dense=dense_between),
     ),
     "olmo": _OLMO,
     "olmo2": _OLMO2,
@@ -309,13 +290,13 @@ DECODERS: Final[dict[str, Decoder]] = {
         vocabulary=50304,
         query_key_value_bias=BIAS,
         query_key_norm=True,
-        mixture=MixtureRule(num_experts=("num_experts", 64), visited=("num_experts_per_tok", 8)),
+        mixture=MixtureRule(num_experts=64, visited=8),
         constants={"query_key_norm_whole": True},
     ),
     "flex_olmo": replace(
         _OLMO2,
         vocabulary=100352,
-        mixture=MixtureRule(num_experts=("num_experts", 7), visited=("num_experts_per_tok", 5)),
+        mixture=MixtureRule(num_experts=7, visited=5),
     ),
     "glm4_moe_lite": replace(
         DEEPSEEK_V32,
@@ -326,12 +307,7 @@ DECODERS: Final[dict[str, Decoder]] = {
         vocabulary=154880,
         latent=LatentRule(query_rank=768, key_value_rank=512, rotary=64, plain=192, value=256),
         mixture=MixtureRule(
-            num_experts=("num_experts", 64),
-            visited=("num_experts_per_tok", 4),
-            width=("moe_intermediate_size", 1536),
-            shared=("num_shared_experts", 1),
-            first_dense=("first_k_dense_replace", 1),
-            grouped=True,
+            num_experts=64, visited=4, width=1536, shared=1, first_dense=1, grouped=True
         ),
     ),
     "mistral4": replace(
@@ -343,12 +319,7 @@ DECODERS: Final[dict[str, Decoder]] = {
         vocabulary=131072,
         latent=LatentRule(query_rank=1024, key_value_rank=256, rotary=64, plain=64, value=128),
         mixture=MixtureRule(
-            num_experts=("num_experts", 128),
-            visited=("num_experts_per_tok", 4),
-            width=("moe_intermediate_size", 2048),
-            shared=("num_shared_experts", 1),
-            first_dense=("first_k_dense_replace", 0),
-            grouped=True,
+            num_experts=128, visited=4, width=2048, shared=1, first_dense=0, grouped=True
         ),
     ),
     "mellum": Decoder(
@@ -363,11 +334,7 @@ DECODERS: Final[dict[str, Decoder]] = {
         query_key_value_bias=BIAS,
         window=1024,
         full_at=lambda layer: True,
-        mixture=MixtureRule(
-            num_experts=("num_experts", 64),
-            visited=("num_experts_per_tok", 8),
-            width=("moe_intermediate_size", 896),
-        ),
+        mixture=MixtureRule(num_experts=64, visited=8, width=896),
         further=("num_nextn_predict_layers", False),
         ignored=("mtp_layer_types", "mtp_mlp_layer_types"),
     ),
@@ -404,11 +371,7 @@ DECODERS: Final[dict[str, Decoder]] = {
         heads=32,
         vocabulary=32000,
         query_key_value_bias=BIAS,
-        mixture=MixtureRule(
-            num_experts=("num_experts", 8),
-            visited=("num_experts_per_tok", 2),
-            shared=("num_shared_experts", 2),
-        ),
+        mixture=MixtureRule(num_experts=8, visited=2, shared=2),
         mlp_bias=_MLP_BIAS,
     ),
     "kolibri1": Decoder(
@@ -422,12 +385,7 @@ DECODERS: Final[dict[str, Decoder]] = {
         query_key_norm=True,
         window=513,
         full_at=every(5),
-        mixture=MixtureRule(
-            num_experts=("num_experts", 384),
-            visited=("num_experts_per_tok", 6),
-            width=("moe_intermediate_size", 512),
-            shared_width=("shared_expert_intermediate_size", 512),
-        ),
+        mixture=MixtureRule(num_experts=384, visited=6, width=512, shared_width=512),
         constants={"sandwich_norm": True},
     ),
     "smollm3": Decoder(
@@ -470,11 +428,7 @@ DECODERS: Final[dict[str, Decoder]] = {
         query_key_value_bias=("attention_bias", False),
         attention_output_bias=False,
         query_key_norm=("use_qk_norm", True),
-        mixture=replace(
-            _GLM_MIXTURE,
-            visited=("num_experts_per_tok", 6),
-            width=("moe_intermediate_size", 1024),
-        ),
+        mixture=replace(_GLM_MIXTURE, visited=6, width=1024),
         further=("num_nextn_predict_layers", False),
     ),
     "solar_open": replace(
@@ -486,7 +440,7 @@ DECODERS: Final[dict[str, Decoder]] = {
         vocabulary=196608,
         query_key_norm=False,
         attention_output_bias=False,
-        mixture=replace(_GLM_MIXTURE, width=("moe_intermediate_size", 1280), first_dense=None),
+        mixture=replace(_GLM_MIXTURE, width=1280, first_dense=None),
         further=("num_nextn_predict_layers", False),
         ignored=("ffn_size", "first_k_dense_replace", "use_qk_norm"),
     ),
@@ -500,12 +454,7 @@ DECODERS: Final[dict[str, Decoder]] = {
         query_key_norm=True,
         window=0,
         mixture=MixtureRule(
-            num_experts=("num_experts", 128),
-            visited=("num_experts_per_tok", 6),
-            width=("moe_intermediate_size", 1408),
-            shared=("num_shared_experts", 2),
-            first_dense=("first_k_dense_replace", 0),
-            grouped=True,
+            num_experts=128, visited=6, width=1408, shared=2, first_dense=0, grouped=True
         ),
         ignored=("max_window_layers",),
     ),
@@ -520,12 +469,7 @@ DECODERS: Final[dict[str, Decoder]] = {
         head_size=None,
         head_bias=("use_bias", False),
         mixture=MixtureRule(
-            num_experts=("num_experts", 64),
-            visited=("num_experts_per_tok", 6),
-            width=("moe_intermediate_size", 1536),
-            shared=("num_shared_experts", 2),
-            dense=_ernie_dense,
-            router_bias=True,
+            num_experts=64, visited=6, width=1536, shared=2, dense=_ernie_dense, router_bias=True
         ),
         ignored=("moe_norm_min",),
     ),
@@ -534,12 +478,7 @@ DECODERS: Final[dict[str, Decoder]] = {
         _EXAONE,
         constants={},
         mixture=MixtureRule(
-            num_experts=("num_experts", 64),
-            visited=("num_experts_per_tok", 8),
-            width=("moe_intermediate_size", 1024),
-            shared=("num_shared_experts", 1),
-            first_dense=("first_k_dense_replace", 1),
-            grouped=True,
+            num_experts=64, visited=8, width=1024, shared=1, first_dense=1, grouped=True
         ),
     ),
     "starcoder2": Decoder(
@@ -674,7 +613,7 @@ DECODERS: Final[dict[str, Decoder]] = {
     ),
     "granitemoe": replace(
         _GRANITE_MOE,
-        mixture=MixtureRule(num_experts=("num_experts", 8), visited=("num_experts_per_tok", 2)),
+        mixture=MixtureRule(num_experts=8, visited=2),
     ),
     "phimoe": Decoder(
         layers=32,
@@ -687,7 +626,7 @@ DECODERS: Final[dict[str, Decoder]] = {
         query_key_value_bias=BIAS,
         head_bias=("lm_head_bias", False),
         window=0,
-        mixture=MixtureRule(num_experts=("num_experts", 16), visited=2),
+        mixture=MixtureRule(num_experts=16, visited_anyway=2),
         ignored=("num_experts_per_tok", "input_jitter_noise"),
     ),
     "deepseek_v32": DEEPSEEK_V32,
@@ -715,12 +654,7 @@ DECODERS: Final[dict[str, Decoder]] = {
         query_key_value_bias=BIAS,
         mlp_bias=_MLP_BIAS,
         mixture=MixtureRule(
-            num_experts=("num_experts", 192),
-            visited=("num_experts_per_tok", 8),
-            width=("moe_intermediate_size", 1536),
-            shared=("num_shared_experts", 1),
-            shared_needed=True,
-            first_dense=("first_k_dense_replace", 1),
+            num_experts=192, visited=8, width=1536, shared=1, shared_needed=True, first_dense=1
         ),
         ignored=("enable_moe_fp32_combine", "router_scaling_factor"),
     ),
@@ -737,10 +671,10 @@ DECODERS: Final[dict[str, Decoder]] = {
         window=1024,
         full_at=every(4),
         mixture=MixtureRule(
-            num_experts=("num_experts", 64),
-            visited=("num_experts_per_tok", 6),
-            width=("moe_intermediate_size", 1408),
-            shared=("num_shared_experts", 2),
+            num_experts=64,
+            visited=6,
+            width=1408,
+            shared=2,
             first_dense=("num_dense_layers", 1),
             router_bias=True,
         ),
@@ -779,13 +713,7 @@ DECODERS: Final[dict[str, Decoder]] = {
 # Families whose files carry code of their own, which the library does not have
 # ------------------------------------------------------------------------------
 
-_BAILING_MIXTURE = MixtureRule(
-    num_experts=("num_experts", 16),
-    visited=("num_experts_per_tok", 2),
-    width=("moe_intermediate_size", 1408),
-    shared=("num_shared_experts", 0),
-    first_dense=("first_k_dense_replace", 0),
-)
+_BAILING_MIXTURE = MixtureRule(num_experts=16, visited=2, width=1408, shared=0, first_dense=0)
 _BAILING = Decoder(  # Ling and Ring
     layers=24,
     hidden=1024,
@@ -919,11 +847,11 @@ REMOTE: Final[dict[str, Decoder]] = {
         query_key_norm=("use_qk_norm", True),
         mixture=replace(
             _BAILING_MIXTURE,
-            num_experts=("num_experts", 256),
-            visited=("num_experts_per_tok", 8),
-            width=("moe_intermediate_size", 512),
-            shared=("num_shared_experts", 1),
-            first_dense=("first_k_dense_replace", 1),
+            num_experts=256,
+            visited=8,
+            width=512,
+            shared=1,
+            first_dense=1,
             grouped=True,
         ),
         further=("num_nextn_predict_layers", False),
@@ -932,12 +860,6 @@ REMOTE: Final[dict[str, Decoder]] = {
 
 # Of these where a file counts experts; without them every block is dense.
 REMOTE_MIXTURES: Final[dict[str, MixtureRule]] = {
-    "minicpm": MixtureRule(num_experts=("num_experts", 8), visited=("num_experts_per_tok", 2)),
-    "deepseek": MixtureRule(
-        num_experts=("num_experts", 64),
-        visited=("num_experts_per_tok", 6),
-        width=("moe_intermediate_size", 1407),
-        shared=("num_shared_experts", 0),
-        first_dense=("first_k_dense_replace", 0),
-    ),
+    "minicpm": MixtureRule(num_experts=8, visited=2),
+    "deepseek": MixtureRule(num_experts=64, visited=6, width=1407, shared=0, first_dense=0),
 }

@@ -40,21 +40,22 @@ Switch = bool | tuple[str, bool]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixtureRule:
-    """Which keys hold a family's experts, and which blocks have none.
+    """Defaults of the keys that hold a family's experts, and which blocks have none.
 
-    `width` names the key of an expert's width (that of dense blocks where absent), `shared` that of
-    the number of shared experts (where `shared_needed`, the class takes none for a dense block's),
-    `shared_width` that of their whole width. Dense are the first blocks that `first_dense` counts,
-    or those that `dense` finds.
+    `width` is that of an expert (that of dense blocks where absent), `shared` the number of shared
+    experts (where `shared_needed`, the class takes none for a dense block's), `shared_width` their
+    whole width. Of some families each token visits so many experts `visited_anyway`. Dense are the
+    first blocks that `first_dense` counts, or those that `dense` finds. Two may have another key.
     """
 
-    num_experts: tuple[str, int]
-    visited: tuple[str, int] | int
-    width: tuple[str, int] | None = None
-    shared: tuple[str, int] | None = None
+    num_experts: int
+    visited: int = 1
+    visited_anyway: int | None = None
+    width: int | None = None
+    shared: int | None = None
     shared_needed: bool = False
-    shared_width: tuple[str, int] | None = None
-    first_dense: tuple[str, int] | None = None
+    shared_width: int | tuple[str, int] | None = None
+    first_dense: int | tuple[str, int] | None = None
     dense: Callable[[KeyReader, int], tuple[int, ...]] | None = None
     router_bias: bool = False
     shared_gate: bool = False
@@ -290,18 +291,30 @@ def every(count: int) -> Callable[[int], bool]:
     return lambda layer: (layer + 1) % count == 0
 
 
+def _named(stated: int | tuple[str, int], usual: str) -> tuple[str, int]:
+    """A key and its default: the usual key, unless another is named."""
+    return (usual, stated) if isinstance(stated, int) else stated
+
+
 def _experts(keys: KeyReader, rule: MixtureRule, fields: Fields) -> Experts:
-    width = fields["ffn_size"] if rule.width is None else keys.count(*rule.width)
+    width = (
+        fields["ffn_size"]
+        if rule.width is None
+        else keys.count("moe_intermediate_size", rule.width)
+    )
     shared = 0
     if rule.shared is not None:
-        shared = width * keys.natural(*rule.shared)
+        shared = width * keys.natural("num_shared_experts", rule.shared)
         if rule.shared_needed and not shared:
-            raise UnsupportedFeature(f"{rule.shared[0]}: 0 is not modelled")
+            raise UnsupportedFeature("num_shared_experts: 0 is not modelled")
     elif rule.shared_width is not None:
-        shared = keys.natural(*rule.shared_width)
+        name, usual = _named(rule.shared_width, "shared_expert_intermediate_size")
+        shared = keys.natural(name, usual)
         if rule.shared_gate and not shared:  # a gate alone, that weighs nothing
-            raise UnsupportedFeature(f"{rule.shared_width[0]}: 0 is not modelled")
-    first = keys.natural(*rule.first_dense) if rule.first_dense is not None else 0
+            raise UnsupportedFeature(f"{name}: 0 is not modelled")
+    first = 0
+    if rule.first_dense is not None:
+        first = keys.natural(*_named(rule.first_dense, "first_k_dense_replace"))
     dense: tuple[int, ...] = ()
     if keys.states("mlp_layer_types"):
         kinds = keys.optional_texts("mlp_layer_types")
@@ -309,15 +322,13 @@ def _experts(keys: KeyReader, rule: MixtureRule, fields: Fields) -> Experts:
     elif rule.dense is not None:
         dense = rule.dense(keys, fields["num_layers"])
     keys.pass_over("mlp_layer_types")
-    num_experts = keys.count(*rule.num_experts)
+    num_experts = keys.count("num_experts", rule.num_experts)
     groups = (1, 1)
     if rule.grouped:
         groups = (keys.optional_count("n_group") or 1, keys.optional_count("topk_group") or 1)
     return Experts(
         num_experts=num_experts,
-        experts_per_token=rule.visited
-        if isinstance(rule.visited, int)
-        else keys.count(*rule.visited),
+        experts_per_token=rule.visited_anyway or keys.count("num_experts_per_tok", rule.visited),
         ffn_size=width,
         shared_ffn_size=shared,
         num_dense_layers=min(first, fields["num_layers"]),

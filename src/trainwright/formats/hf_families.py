@@ -113,7 +113,7 @@ def _read_remote_mixture(name: str, keys: KeyReader) -> Fields:
     mixture = REMOTE_MIXTURES[name]
     if (freq := keys.optional_natural("moe_layer_freq")) > 1:
         keys.refuse("moe_layer_freq", f"must be 1 (every later block a mixture), got {freq}")
-    if not keys.optional_natural(mixture.num_experts[0]):
+    if not keys.optional_natural("num_experts"):
         return read_decoder(REMOTE[name], keys)
     return read_decoder(replace(REMOTE[name], mixture=mixture), keys)
 

@@ -110,10 +110,10 @@ _QWEN3_NEXT: Final = hf_decoders.Decoder(
     query_key_value_bias=_BIAS,
     gate_attention=True,
     mixture=hf_decoders.MixtureRule(
-        num_experts=("num_experts", 512),
-        visited=("num_experts_per_tok", 10),
-        width=("moe_intermediate_size", 512),
-        shared_width=("shared_expert_intermediate_size", 512),
+        num_experts=512,
+        visited=10,
+        width=512,
+        shared_width=512,
         dense=hf_decoders.dense_between,
         shared_gate=True,
     ),
@@ -142,11 +142,7 @@ _QWEN3_5_MOE: Final = hf_decoders.Decoder(
     query_key_value_bias=_BIAS,
     gate_attention=True,
     mixture=hf_decoders.MixtureRule(
-        num_experts=("num_experts", 256),
-        visited=("num_experts_per_tok", 8),
-        width=("moe_intermediate_size", 512),
-        shared_width=("shared_expert_intermediate_size", 512),
-        shared_gate=True,
+        num_experts=256, visited=8, width=512, shared_width=512, shared_gate=True
     ),
 )
 
@@ -165,11 +161,7 @@ _KIMI: Final = hf_decoders.Decoder(
         query_rank=0, key_value_rank=512, rotary=64, plain=128, value=128
     ),
     mixture=hf_decoders.MixtureRule(
-        num_experts=("num_experts", 256),
-        visited=("num_experts_per_tok", 8),
-        width=("moe_intermediate_size", 1024),
-        shared=("num_shared_experts", 1),
-        first_dense=("first_k_dense_replace", 1),
+        num_experts=256, visited=8, width=1024, shared=1, first_dense=1
     ),
     further=("num_nextn_predict_layers", False),
     ignored=(
@@ -242,9 +234,7 @@ _MINIMAX: Final = hf_decoders.Decoder(
     heads=32,
     kv_heads=8,
     vocabulary=32000,
-    mixture=hf_decoders.MixtureRule(
-        num_experts=("num_experts", 8), visited=("num_experts_per_tok", 2)
-    ),
+    mixture=hf_decoders.MixtureRule(num_experts=8, visited=2),
     ignored=(
         "sliding_window",
         "block_size",
@@ -685,10 +675,7 @@ _LFM2_MOE: Final = replace(
     hidden=2048,
     ffn=7168,
     mixture=hf_decoders.MixtureRule(
-        num_experts=("num_experts", 32),
-        visited=("num_experts_per_tok", 4),
-        width=("moe_intermediate_size", 1792),
-        first_dense=("num_dense_layers", 2),
+        num_experts=32, visited=4, width=1792, first_dense=("num_dense_layers", 2)
     ),
 )
 

@@ -127,13 +127,7 @@ _MIMO: Final = Decoder(
     vocabulary=152576,
     query_key_value_bias=BIAS,
     attention_output_bias=False,
-    mixture=MixtureRule(
-        num_experts=("num_experts", 256),
-        visited=("num_experts_per_tok", 8),
-        width=("moe_intermediate_size", 2048),
-        first_dense=("first_k_dense_replace", 1),
-        grouped=True,
-    ),
+    mixture=MixtureRule(num_experts=256, visited=8, width=2048, first_dense=1, grouped=True),
     ignored=(
         *("attention_value_scale", "num_shared_experts", "attention_chunk_size", "swa_rope_theta"),
         *("swa_head_dim", "swa_v_head_dim", "swa_num_attention_heads", "moe_layer_freq"),
@@ -238,12 +232,7 @@ _COHERE2_MOE: Final = replace(
     COHERE,
     head_size=128,
     query_key_norm=False,
-    mixture=MixtureRule(
-        num_experts=("num_experts", 8),
-        visited=("num_experts_per_tok", 2),
-        shared=("num_shared_experts", 0),
-        first_dense=("first_k_dense_replace", 0),
-    ),
+    mixture=MixtureRule(num_experts=8, visited=2, shared=0, first_dense=0),
     ignored=("shared_expert_combination_strategy", "expert_selection_fn"),
 )
 
@@ -276,12 +265,7 @@ _LAGUNA: Final = Decoder(
     window=512,
     full_at=lambda layer: True,
     mixture=MixtureRule(
-        num_experts=("num_experts", 256),
-        visited=("num_experts_per_tok", 8),
-        width=("moe_intermediate_size", 512),
-        shared_width=("shared_expert_intermediate_size", 512),
-        first_dense=("first_k_dense_replace", 1),
-        router_bias=True,
+        num_experts=256, visited=8, width=512, shared_width=512, first_dense=1, router_bias=True
     ),
     ignored=(
         "moe_apply_router_weight_on_input",
@@ -311,9 +295,7 @@ def read_laguna(keys: KeyReader) -> Fields:
     return fields | {"num_heads": kinds[0], "attention_gate": kinds[0] * per_head}
 
 
-_HUNYUAN_MOE: Final = replace(
-    HUNYUAN, mixture=MixtureRule(num_experts=("num_experts", 1), visited=1)
-)
+_HUNYUAN_MOE: Final = replace(HUNYUAN, mixture=MixtureRule(num_experts=1, visited_anyway=1))
 
 
 def read_hunyuan_moe(keys: KeyReader) -> Fields:
@@ -394,7 +376,7 @@ _MINIMAX_M2: Final = Decoder(
     head_size=128,
     vocabulary=200064,
     query_key_norm=True,
-    mixture=MixtureRule(num_experts=("num_experts", 256), visited=("num_experts_per_tok", 8)),
+    mixture=MixtureRule(num_experts=256, visited=8),
     ignored=("rotary_dim", "qk_norm_type", "use_qk_norm", "use_routing_bias", "attn_type_list"),
     constants={"query_key_norm_whole": True},
 )
