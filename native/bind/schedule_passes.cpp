@@ -69,7 +69,6 @@ void bind_schedule_passes(nb::module_& module) {
       .def_ro("complete", &FilledOrders::complete)
       .def_ro("span_s", &FilledOrders::span_s)
       .def_ro("makespan_s", &FilledOrders::makespan_s)
-      .def_ro("largest_idle_s", &FilledOrders::largest_idle_s)
       .def_prop_ro("actions", &action_rows<FilledOrders>, nb::rv_policy::reference_internal)
       .def_prop_ro("rank_offsets", &rank_offsets, nb::rv_policy::reference_internal);
 

@@ -37,22 +37,16 @@ StageTest::StageTest(const Instance& instance, const Downsets& sets, AdditiveBou
 void StageTest::sum_prefixes(int32_t t) {
   const Instance& in = *in_;
   Prefix& prefix = prefix_[t];
-  std::vector<double> time(in.num_layers, 0), gradient(in.num_layers, 0), saved(in.num_layers, 0),
-      fixed(in.num_layers, 0);
+  std::vector<double> time(in.num_layers, 0), gradient(in.num_layers, 0);
   std::vector<int32_t> missing(in.num_layers, 0);
   for (int32_t v = 0; v < in.num_layers; ++v) {
     missing[v] = !in.offers(v, t);
     if (missing[v]) continue;
-    const Option& fastest = in.options[in.option_first[in.slot(v, t)]];
-    time[v] = fastest.time_s;
-    saved[v] = fastest.saved_bytes;
-    fixed[v] = fastest.static_bytes;
+    time[v] = in.options[in.option_first[in.slot(v, t)]].time_s;
     gradient[v] = in.least_gradient_bytes[in.slot(v, t)];
   }
   sets_->add_up(time, prefix.time_s);
   sets_->add_up(gradient, prefix.gradient_bytes);
-  sets_->add_up(saved, prefix.saved_bytes);
-  sets_->add_up(fixed, prefix.static_bytes);
   sets_->add_up(missing, 1, prefix.missing);
   // An edge is in the boundary sum of D when its target is inside and its source is not: adding
   // v to D takes v's out-edges away and brings v's in-edges.
@@ -113,17 +107,6 @@ double StageTest::cut_bytes(int32_t above, int32_t t) const {
   for (const Source& source : boundary_->sources)
     if (!sets_->contains(above, source.layer)) bytes -= boundary_->bytes[source.first + t];
   return bytes;
-}
-
-int64_t StageTest::most_in_flight_at_fastest(int32_t below, int32_t above, int32_t t) const {
-  const Prefix& prefix = prefix_[t];
-  const double saved = prefix.saved_bytes[above] - prefix.saved_bytes[below];
-  const double fixed = prefix.static_bytes[above] - prefix.static_bytes[below];
-  const double room = in_->memory_bytes * (1 - 1e-9) - fixed -
-                      1e-12 * (prefix.saved_bytes.back() + prefix.static_bytes.back());
-  if (room < saved) return 0;
-  const double most = saved > 0 ? room / saved * (1 - 1e-9) : 1e9;
-  return static_cast<int64_t>(std::min(most, 1e9));
 }
 
 // The edges of layer v that the stage cuts.

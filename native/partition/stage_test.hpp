@@ -72,8 +72,6 @@ class StageTest {
   bool offers(int32_t below, int32_t above, int32_t t) const {
     return prefix_[t].missing[above] == prefix_[t].missing[below];
   }
-  // Largest y at which all fastest options fit, 0 if none; infinity-like when it never matters.
-  int64_t most_in_flight_at_fastest(int32_t below, int32_t above, int32_t t) const;
   // Absolute rounding error of the differences above, in seconds.
   double rounding_s(int32_t t) const { return prefix_[t].rounding_s; }
 
@@ -81,7 +79,7 @@ class StageTest {
 
  private:
   struct Prefix {  // sums over a downset at one degree
-    std::vector<double> time_s, gradient_bytes, saved_bytes, static_bytes;
+    std::vector<double> time_s, gradient_bytes;
     std::vector<double> in_bytes, out_bytes;  // boundary edges: cost at the inner, outer end
     std::vector<int32_t> missing;             // layers that do not offer the degree
     double rounding_s = 0;

@@ -165,7 +165,6 @@ class Filler {
       filled.rank_offsets.push_back(static_cast<int64_t>(filled.actions.size()));
       if (rank.first_start_s < 0) continue;
       filled.span_s = std::max(filled.span_s, rank.free_s - rank.first_start_s);
-      filled.largest_idle_s = std::max(filled.largest_idle_s, rank.idle_s);
       first_s = any ? std::min(first_s, rank.first_start_s) : rank.first_start_s;
       last_s = std::max(last_s, rank.free_s);
       any = true;

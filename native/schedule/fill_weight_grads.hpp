@@ -21,8 +21,7 @@ struct FilledOrders {
   std::vector<int64_t> rank_offsets{};
   double span_s = 0.0;
   double makespan_s = 0.0;
-  double largest_idle_s = 0.0;  // of any rank, between its first and its last action
-  bool complete = true;         // false where the limit or the order leaves no way on
+  bool complete = true;  // false where the limit or the order leaves no way on
 };
 
 // W in `orders` are dropped and placed anew.

@@ -40,7 +40,6 @@ class TargetSearch {
 
   int64_t work() const { return work_; }
   bool stopped() const { return stopped_; }
-  double best_guide_s() const { return best_guide_s_; }
 
  private:
   void sample_blocks(int64_t end);

@@ -185,7 +185,6 @@ class Heuristic {
       last_s = std::max(last_s, rank.free_s);
     }
     orders.makespan_s = last_s;
-    orders.largest_idle_s = largest_idle_s();
     return orders;
   }
 

@@ -990,7 +990,6 @@ class FilledOrders:
     complete: bool
     span_s: float
     makespan_s: float
-    largest_idle_s: float
     @property
     def actions(self) -> NDArray[np.int32]: ...
     @property
