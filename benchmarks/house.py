@@ -67,7 +67,7 @@ _NO_CALLS: Final = ("<listcomp>", "<setcomp>", "<dictcomp>")
 # What is wanted of a count, with the reason where it is missed.
 WANTED: Final = {
     "python_files": "300 at most",
-    "python_lines": "70,000; missed: more was built since than was saved",
+    "python_lines": "70,000; missed: as many are statements alone, and all of them are reached",
     "header_share": "0.08 at most",
     "longest_files": "900 lines, but for one idea",
     "comments_per_100_lines": "where a reader would ask why; equations stand in docstrings",
