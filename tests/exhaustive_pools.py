@@ -54,6 +54,12 @@ def pair(devices: int = 2, *, joint=ETHERNET) -> Cluster:
     return Cluster(name="pair", pools=tuple(pools), joint=joint)
 
 
+def alike_pair() -> Cluster:
+    """Two H100 before two more, joined by Ethernet."""
+    found = pair()
+    return replace(found, pools=(found.pools[1],) * 2)
+
+
 def asked(
     cluster: Cluster, *, batch: int = 4, sequence: int = 2048, model=TINY, **allowed
 ) -> ModelQuestion:
@@ -133,6 +139,8 @@ def every_group(candidate, total: int):
     sizes = [pool for pool, n in counts for _ in range(n)]
     for dealt in product(range(1, total + 1), repeat=len(sizes)):
         if sum(dealt) != total:
+            continue
+        if not at_their_pace(candidate.zero_stage) and len(set(dealt)) > 1:
             continue
         groups = tuple(
             ReplicaGroup(count=1, tensor_parallel=tensor, pool=pool, share=m / total)
@@ -232,8 +240,20 @@ def every_candidate(question: ModelQuestion):
             inside = max(a * depth - most[0], b * depth - most[1]) <= 0
             inside &= depth in deep and a + b in wide
             inside &= depth * chunks <= model.num_layers and is_piped(depth, family)
-            if inside and zero < 2 and a + b <= batch // size:
+            inside &= at_their_pace(zero) or (are_alike(question) and batch // size % (a + b) == 0)
+            if inside and a + b <= batch // size:
                 yield Beside(pools=(0, 1), replicas=(a, b), depth=depth, **shared)
+
+
+def at_their_pace(zero: int) -> bool:
+    """Whether replicas exchange nothing inside microbatches."""
+    return zero < 2
+
+
+def are_alike(question: ModelQuestion) -> bool:
+    """Whether both pools have the same devices and network."""
+    one, other = question.cluster.pools
+    return one == other
 
 
 def is_piped(ranks: int, family: str) -> bool:
@@ -320,6 +340,12 @@ CASES = {
         model=replace(TINY, vocabulary_size=128_000),
         microbatch_size=Span.only(1),
     ),
+    "alike, in step": asked(
+        with_memory(with_memory(alike_pair(), 0, 9.0), 1, 9.0),
+        zero_stages=(2, 3),
+        tensor=Span.only(1),
+        microbatch_size=Span.only(1),
+    ),
     "in V": asked(
         pair(),
         batch=3,
@@ -382,7 +408,8 @@ def coarse_bound_s(question: ModelQuestion, shelf: MixedShelf, candidate) -> flo
         sequence_parallel=candidate.point.tensor > 1,
         zero_stage=candidate.zero_stage,
     )
-    bounded = across_bounds_s if across else partial(beside_bounds_s, alike=runs_alike(allowed))
+    alike = runs_alike(allowed, candidate.zero_stage)
+    bounded = across_bounds_s if across else partial(beside_bounds_s, alike=alike)
     found = bounded(
         MixedWork.of(shelf, candidate.point, candidate.pools, part),
         candidate.point,

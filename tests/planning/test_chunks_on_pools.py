@@ -239,6 +239,29 @@ def test_one_pool_that_is_written_as_two_has_no_slower_a_plan(seed: int, placeme
     assert two_s <= one_s * (1 + 1e-9)
 
 
+@pytest.mark.parametrize("zero_stage", [2, 3])
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_pools_that_are_alike_share_state_as_one(placement: str, zero_stage: int) -> None:
+    space = {
+        "batch": 8,
+        "model": replace(TINY, num_layers=4),
+        "schedules": PLACEMENTS[placement][:1],
+        "zero_stages": (zero_stage,),
+        "virtual_stages": Span(most=2),
+        "data": Span(least=2),
+        "tensor": Span.only(1),
+        "microbatch_size": Span.only(1),
+    }
+    found = []
+    for cluster in two_nodes(2, memory_gib=10):
+        question = asked(cluster, sequence=4096, **space)
+        found.append(plan_on_pools(question, Budget()).priced[0])
+    one, two = found
+    assert two.plan.parallelism is not None
+    assert two.plan.parallelism.data > 1
+    assert two.step.step_time_s == pytest.approx(one.step.step_time_s, rel=1e-9)
+
+
 def test_pools_that_are_alike_are_used_in_one_order() -> None:
     pool = two_nodes(2)[1].pools[0]
     other = catalog.cluster("dgx-a100").with_nodes(1).pools[0]

@@ -35,7 +35,7 @@ from trainwright.planning.splits.pools import best_mixed_split
 
 NAMED = re.compile("hosts|copies|slices|heads|many held|in V|in loops")
 MARKS = {
-    **dict.fromkeys(("small", "tied", "nothing hidden"), ()),
+    **dict.fromkeys(("small", "tied", "nothing hidden", "alike, in step"), ()),
     **dict.fromkeys(("tight A100", "slow joint", "all hidden"), pytest.mark.slow),
     **{name: pytest.mark.slow for name in CASES if NAMED.search(name)},
 }

@@ -43,6 +43,7 @@ from trainwright.step.stages import (
     cut_head,
     group_axis_hops,
     group_replicas,
+    hosted_weights,
     in_slices,
     stage_works,
     without_head,
@@ -237,24 +238,26 @@ class MixedPlacement:
         return pools.pop() if len(pools) == len(self.chains) == 1 else None
 
     def refuse_coupled(self) -> None:
-        """Raise `UnsupportedFeature` for what only a single pool of like replicas runs.
+        """Raise `UnsupportedFeature` for what only like replicas on like devices run.
 
-        That is an exchange inside microbatches between unequal chains.
+        That is an exchange inside microbatches between chains that run at their own pace.
         """
-        degrees = self.degrees
+        degrees, pools = self.degrees, self.cluster.pools
+        is_even = len({chain.num_microbatches for chain in self.chains}) == 1
         for rank in range(degrees.pipeline):
-            if len(self.members(rank)) == 1 and len({c.num_microbatches for c in self.chains}) == 1:
+            first, *others = (pools[pool] for pool in self.members(rank))
+            if is_even and all(pool == first for pool in others):
                 continue
             if degrees.zero_stage > 1:
                 raise UnsupportedFeature(
                     f"parallelism.zero_stage: ZeRO {degrees.zero_stage} exchanges with every "
-                    "microbatch, and replicas on several pools run at their own pace",
+                    "microbatch, and replicas on unlike pools run at their own pace",
                     alternative="use ZeRO 0 or 1",
                 )
             if degrees.tensor * degrees.context % (degrees.expert * degrees.expert_shards):
                 raise UnsupportedFeature(
                     "parallelism.expert: experts dealt out over several replicas exchange with "
-                    "every microbatch, and replicas on several pools run at their own pace",
+                    "every microbatch, and replicas on unlike pools run at their own pace",
                     alternative="deal them out inside a replica, or use one pool per stage",
                 )
 
@@ -277,13 +280,17 @@ def mixed_replicas(cluster: Cluster, degrees: Parallelism, members: Mapping[int,
         ranks = {pool: max(1, t * c * n // step) for pool, n in members.items()}
         groups.append(_hops_in(cluster, ranks, dict.fromkeys(members, step)))
     dense, expert = groups
-    joint = cluster.joint
+    joint, sizes = cluster.joint, (data * c, max(1, t * c * data // stride))
     assert joint is not None, "several pools are joined"
+    # Weights are sharded over pools that are alike alone.
+    on_host, link_s = hosted_weights(cluster.pools[min(members)])
     return Replicas(
-        sizes=(data * c, max(1, t * c * data // stride)),
+        sizes=sizes,
         reduce=(_reduce_lines(dense, joint), _reduce_lines(expert, joint)),
         gather=(_gather_lines(dense, joint), _gather_lines(expert, joint)),
         zero_stage=degrees.zero_stage,
+        held_weights=1.0 - on_host,
+        fetch_byte_s=(on_host * link_s / sizes[0], on_host * link_s / sizes[1]),
     )
 
 

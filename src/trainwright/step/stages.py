@@ -628,10 +628,15 @@ class Placement:
 
 def group_replicas(pool: Pool, degrees: Parallelism) -> Replicas:
     """How dense and expert replicas of one pipeline rank spread over the network."""
+    return _replicas_over(pool.levels, degrees, hosted_weights(pool))
+
+
+def hosted_weights(pool: Pool) -> tuple[float, float]:
+    """The share of sharded weights on the hosts of a pool, and seconds in which a byte comes."""
     device = pool.accelerator
-    on_host = 1.0 - device.held_weights if device.host is not None else 0.0
-    link_s = 1.0 / device.host.link_bytes_per_s if device.host is not None else 0.0
-    return _replicas_over(pool.levels, degrees, (on_host, link_s) if on_host else (0.0, 0.0))
+    if device.host is None or device.held_weights == 1.0:
+        return 0.0, 0.0
+    return 1.0 - device.held_weights, 1.0 / device.host.link_bytes_per_s
 
 
 @lru_cache(maxsize=1024)

@@ -211,6 +211,10 @@ class MixedShelf:
         ]
         return cls(asked, lambda pool, point: estimate_profile(estimators[pool], asked, point))
 
+    def are_alike(self, pools: tuple[int, ...]) -> bool:
+        """Whether all of these are."""
+        return len({self.first[pool] for pool in pools}) == 1
+
     def are_first(self, pools: tuple[int, ...]) -> bool:
         """Whether of pools that are alike these are the first, in their order."""
         alike = Counter[int]()
@@ -361,13 +365,16 @@ def mixed_schedules(question: ModelQuestion) -> tuple[Schedule, ...]:
     return tuple(sorted(found, key=lambda each: each.family != DEFAULT_SCHEDULE))
 
 
-def runs_alike(allowed: Allowed) -> bool:
-    """Whether replicas on unlike pools run alike: no framework launches others.
+def runs_alike(allowed: Allowed, zero_stage: int = 0) -> bool:
+    """Whether replicas beside each other run alike: no framework launches others.
 
     They have as many microbatches each, recompute the same, and fill nodes that hold one number of
-    processes each.
+    processes each. ZeRO 2 and 3 keep replicas at one pace, so these run alike, too.
     """
-    return allowed.framework is not None
+    return allowed.framework is not None or zero_stage > _AT_THEIR_PACE
+
+
+_AT_THEIR_PACE: Final = 1  # the last ZeRO stage that exchanges nothing inside microbatches
 
 
 def mixed_points(question: ModelQuestion) -> Iterator[Point]:

@@ -43,6 +43,7 @@ from trainwright.planning.question.layouts import (
     IN_V,
     LOOPED,
     ON_HOST,
+    WHOLE_GROUPS,
     Schedule,
     slices_at,
 )
@@ -208,7 +209,7 @@ def _plainness(plan: Plan) -> tuple[int, ...]:
 # All ways to lay a point's chains over several pools, bounded together
 # ---------------------------------------------------------------------
 
-_BESIDE_ZERO: Final = (0, 1)  # ZeRO 2 and 3 exchange inside microbatches
+_BESIDE_ZERO: Final = (0, 1)  # ZeRO 2 and 3 exchange inside microbatches, at one pace
 
 
 @dataclass(slots=True, kw_only=True)
@@ -346,16 +347,23 @@ class MixedLayouts:
         schedule: str,
         slices: int,
     ) -> BoundedLayouts:
-        stages = self._zero_stages(shape)
+        stages, is_beside = self._zero_stages(shape), shape.name == "beside"
         grid = _worth_asking(grid, shape, point, zero_stage == min(stages, default=0))
+        alike = runs_alike(self.shelf.question.allowed, zero_stage)
+        batch = self.shelf.question.workload.global_batch
+        if is_beside and alike:
+            whole = batch // point.microbatch_size % grid.counts.sum(axis=1) == 0
+            if schedule in WHOLE_GROUPS:
+                each = batch // point.microbatch_size // grid.counts.sum(axis=1)
+                whole &= each % grid.shared == 0
+            grid = grid.of(whole)
         bounds_s = np.zeros(0)
         if grid.size:
             bounded: Callable[..., Floats] = across_bounds_s
-            if shape.name == "beside":
-                bounded = partial(beside_bounds_s, alike=runs_alike(self.shelf.question.allowed))
+            if is_beside:
+                bounded = partial(beside_bounds_s, alike=alike)
             named = [own.family for own in self.schedules]
             of_any = named if schedule == SEARCHED else [schedule]
-            batch = self.shelf.question.workload.global_batch
             bounds_s = bounded(
                 work,
                 point,
@@ -379,7 +387,8 @@ class MixedLayouts:
 
     def _zero_stages(self, shape: Shape) -> tuple[int, ...]:
         question = self.shelf.question
-        runs = ZERO_STAGES if shape.name == "across" else _BESIDE_ZERO
+        at_one_pace = shape.name == "across" or self.shelf.are_alike(shape.pools)
+        runs = ZERO_STAGES if at_one_pace else _BESIDE_ZERO
         possible = runs if question.shards_state else (0,)
         return tuple(stage for stage in question.allowed.zero_stages if stage in possible)
 

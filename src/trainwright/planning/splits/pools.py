@@ -397,7 +397,7 @@ def _pools(shelf: MixedShelf, candidate: Beside, limit_s: float) -> dict[int, _P
 def _deal(shelf: MixedShelf, candidate: Beside, pools: Mapping[int, _Pool]) -> dict[int, int]:
     """Microbatches of each pipeline by pool."""
     total = _microbatches(shelf, candidate)
-    if runs_alike(shelf.question.allowed):
+    if runs_alike(shelf.question.allowed, candidate.zero_stage):
         return dict.fromkeys(pools, total // candidate.degrees.data)
     if candidate.schedule in CHAIN:
         return _dealt(pools, total)
@@ -415,7 +415,7 @@ def _bound_beside_s(
     if candidate.schedule in CHAIN:
         return max(pools[pool].split(m).bound_s for pool, m in dealt.items())
     bound_s = max(pools[pool].bound_of_chunks_s(m) for pool, m in dealt.items())
-    if runs_alike(shelf.question.allowed):
+    if runs_alike(shelf.question.allowed, candidate.zero_stage):
         return bound_s
     unit = _unit(candidate)
     more_s = (pools[pool].bound_of_chunks_s(m + unit) for pool, m in dealt.items())
@@ -560,7 +560,7 @@ def _cut(
     if len(options) < len(ways):
         return
     each = [options]
-    if runs_alike(shelf.question.allowed):
+    if runs_alike(shelf.question.allowed, candidate.zero_stage):
         each = [dict.fromkeys(options, own) for own in dict.fromkeys(options.values())]
     for chosen_by in each:
         stages = []
