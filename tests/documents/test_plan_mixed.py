@@ -297,7 +297,6 @@ def test_another_plan_on_the_same_pools_has_another_hash() -> None:
         ({"pp": 2, "dp": 4}, "maxtext", {}, r"stages.replicas.device_kind: several kinds"),
         ({"pp": 2, "dp": 4}, "nanotron", {}, r"stages that differ in blocks"),
         ({"pp": 2, "dp": 4}, "megatron", {"launcher": "slurm"}, r"launcher: an allocation"),
-        ({"pp": 2, "dp": 4}, "pytorch", {"allow_nearest": True}, r"allow-nearest: what would"),
     ],
 )
 def test_what_cannot_be_exported_is_refused_by_its_field(
@@ -305,6 +304,38 @@ def test_what_cannot_be_exported_is_refused_by_its_field(
 ) -> None:
     with pytest.raises((UnsupportedFeature, InvalidInput), match=fault):
         export(planned(**degrees), target, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("target", "change"),
+    [
+        ("pytorch", {"zero": 2}),
+        ("torchtitan@0.2", {"zero": 2}),
+        ("nanotron", {"blocks": [18, 14]}),
+    ],
+)
+def test_the_nearest_plan_of_a_framework_is_priced_on_the_same_pools(
+    target: str, change: dict[str, object]
+) -> None:
+    before = document(pp=2, dp=4)
+    nearest = export(planned(pp=2, dp=4), target, allow_nearest=True).document.nearest
+    assert nearest is not None
+    assert nearest.before.step_time_s == before.step_time_s
+    run = stated(before) | change
+    priced = plan_of(estimate("llama3-8b", cluster=two_kinds(), **run))  # type: ignore[arg-type]
+    assert nearest.after.step_time_s == pytest.approx(priced.step_time_s, rel=1e-12)
+    assert nearest.after.peak_memory_bytes == max(rank.memory_bytes for rank in priced.ranks)
+
+
+def test_zero_3_beside_each_other_is_planned_and_estimated_on_pools_that_are_alike() -> None:
+    alike = two_kinds(names=("dgx-h100", "dgx-h100"))
+    options = NARROW | {"zero": "3", "pp": 1, "dp": 8}
+    found = plan("llama3-8b", cluster=alike, **options).document  # type: ignore[arg-type]
+    assert found.layout == "beside"
+    priced = plan_of(estimate("llama3-8b", cluster=alike, **stated(found)))  # type: ignore[arg-type]
+    assert priced.step_time_s == pytest.approx(found.step_time_s, rel=1e-12)
+    with pytest.raises(UnsupportedFeature, match="replicas on unlike pools run at their own pace"):
+        estimate("llama3-8b", cluster=two_kinds(), **stated(found))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("degrees", [{"pp": 2, "dp": 4}, {"pp": 1, "dp": 8}])

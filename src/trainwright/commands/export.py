@@ -11,10 +11,10 @@ from trainwright.commands.output import emit
 from trainwright.documents import jobs
 from trainwright.documents.model_estimate import ModelEstimateResult
 from trainwright.documents.model_plan import ModelPlanResult
-from trainwright.documents.open import load_explained_document
+from trainwright.documents.open import load_explained_document, priced_plan
 from trainwright.documents.printing import Report
 from trainwright.documents.runs import gaps_of, model_and_cluster
-from trainwright.errors import Inexpressible, InvalidInput, UnsupportedFeature
+from trainwright.errors import Inexpressible, InvalidInput
 from trainwright.formats.atomic_file import check_folder, file_bytes, write_folder
 from trainwright.frameworks import export_target, needs_orders, write
 from trainwright.frameworks.chrome_trace import trace_of
@@ -65,17 +65,16 @@ def export(
     described = None if model is None else resolve_model(model)
     job, nearest = jobs.job_of(found, described), None
     if allow_nearest and gaps_of(job, target):
-        from trainwright.frameworks.nearest import nearest_job
+        from trainwright.frameworks.nearest import nearest_job, nearest_on_pools
 
-        _, cluster = model_and_cluster(found.request)
-        if len(cluster.pools) > 1:
-            raise UnsupportedFeature(
-                "allow-nearest: what would replace the plan is priced on one pool only",
-                alternative=f"plan each pool alone with --framework {target}",
-            )
+        before, whole = _layout(found), priced_plan(found)
         order = found.order if isinstance(found, ModelPlanResult) else None
         family = None if order is None else order.family
-        job, nearest = nearest_job(job, target, cluster, _layout(found), family=family)
+        if isinstance(whole, ModelPlanResult) and whole.on_pools:
+            job, nearest = nearest_on_pools(job, target, whole, before, family=family)
+        else:
+            _, cluster = model_and_cluster(found.request)
+            job, nearest = nearest_job(job, target, cluster, before, family=family)
     stamp = jobs.stamp_of(found)
     if nearest is not None:
         stamp = replace(stamp, changes=nearest.changes)
@@ -160,9 +159,9 @@ def _written(
     if launcher not in set(Launcher):
         raise InvalidInput.of("launcher", f'must be torchrun or slurm, got "{launcher}"')
     if needs_orders(target) and not gaps_of(job, target) and job.parallelism is not None:
-        if is_nearest:
+        if is_nearest and job.orders is None:
             job = _ordered_by_configuration(document, job)
-        else:
+        elif not is_nearest:
             job = jobs.with_orders(job, jobs.timelines_of(document, job)[0])
     return write(job, stamp, target, launcher=Launcher(launcher))
 

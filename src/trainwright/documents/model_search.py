@@ -63,7 +63,13 @@ from trainwright.planning.search.plans import (
     is_more_than_all_devices_hold,
     splits_itself,
 )
-from trainwright.planning.search.pools import MixedPriced, hosts_hold, plan_mixed
+from trainwright.planning.search.pools import (
+    MixedPriced,
+    hosts_hold,
+    missing_bytes,
+    plan_mixed,
+    tightest,
+)
 from trainwright.planning.search.prefetch import Shelves
 from trainwright.planning.search.search import FAR, NUM_ALTERNATIVES, ModelOutcome, Outcome
 from trainwright.planning.splits.types import Priced
@@ -490,6 +496,16 @@ class StatedPlan:
     document: model_plan.ModelPlanResult
 
     @property
+    def missing_bytes(self) -> float:
+        """What the device that lacks most lacks; at most 0 where all have room."""
+        return missing_bytes(MixedShelf.of(self.question), self.priced)
+
+    @property
+    def tightest(self) -> tuple[float, float]:
+        """Peak and usable bytes of the rank that leaves the least of its device free."""
+        return tightest(MixedShelf.of(self.question), self.priced)
+
+    @property
     def hosts_hold(self) -> bool:
         """Whether what ranks keep on their hosts has room there."""
         return hosts_hold(MixedShelf.of(self.question), self.priced)
@@ -572,18 +588,41 @@ def restated(run: Configuration, document: model_plan.ModelPlanResult) -> Stated
         problem = "must be what plan.request says of workload, recipe, kernels and overheads"
         raise InvalidInput.of("request.configuration", problem)
     with inside("plan"):
-        chains = tuple(
-            StatedChain(
-                pools=tuple(rank.pool for rank in own),
-                count=own[0].count,
-                num_microbatches=own[0].num_microbatches,
-            )
-            for own in (
-                [rank for rank in document.ranks if rank.chain == number]
-                for number in sorted({rank.chain for rank in document.ranks})
-            )
+        return _priced_there(question, run, document)
+
+
+def changed(run: Configuration, document: model_plan.ModelPlanResult) -> StatedPlan:
+    """The plan that a run makes of the pools of a document's ranks, however it recomputes.
+
+    Its request is that of the document. Raises `InvalidInput` where the run breaks a rule.
+    """
+    question = call_of(document.request).question
+    modes = tuple(dict.fromkeys((Recompute.NONE, run.recompute)))
+    asked = replace(
+        question,
+        allowed=replace(question.allowed, recompute=modes),
+        settings=replace(
+            question.settings, recipe=run.recipe, recompute_modules=run.recompute_modules
+        ),
+    )
+    return _priced_there(asked, run, document)
+
+
+def _priced_there(
+    question: ModelQuestion, run: Configuration, document: model_plan.ModelPlanResult
+) -> StatedPlan:
+    chains = tuple(
+        StatedChain(
+            pools=tuple(rank.pool for rank in own),
+            count=own[0].count,
+            num_microbatches=own[0].num_microbatches,
         )
-        return _priced_as_stated(question, run, chains, document.request, document.warnings)
+        for own in (
+            [rank for rank in document.ranks if rank.chain == number]
+            for number in sorted({rank.chain for rank in document.ranks})
+        )
+    )
+    return _priced_as_stated(question, run, chains, document.request, document.warnings)
 
 
 _ONE_WAY: Final = (

@@ -13,11 +13,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from trainwright.cluster import Cluster
-from trainwright.documents.jobs import Nearest, PricedLayout
-from trainwright.documents.runs import able_targets, gaps_of, job_of_configuration
+from trainwright.documents.jobs import Nearest, PricedLayout, with_orders
+from trainwright.documents.model_search import changed
+from trainwright.documents.runs import (
+    able_targets,
+    gaps_of,
+    job_of_configuration,
+    model_and_cluster,
+    planned_job,
+)
 from trainwright.errors import (
     CheckFailed,
     Inexpressible,
@@ -27,9 +34,9 @@ from trainwright.errors import (
     UnsupportedFeature,
 )
 from trainwright.formats.calibration_toml import deciding_memory
+from trainwright.frameworks import needs_orders
 from trainwright.frameworks.megatron import megatron_fields
 from trainwright.model import TokenDispatcher
-from trainwright.plans import StepPrediction
 from trainwright.plans.capability import (
     Capability,
     RecomputeForm,
@@ -43,11 +50,14 @@ from trainwright.plans.configuration import Configuration, even_blocks, own_spli
 from trainwright.plans.job import ExportBundle, Job
 from trainwright.plans.plan import Parallelism, mapping_name, usual_schedule
 from trainwright.profile import Recompute
+from trainwright.step.account import timeline_of
 from trainwright.step.figures import missing_bytes
+from trainwright.step.pools import mixed_works
 from trainwright.step.predict import price_configuration
 from trainwright.units import format_bytes
 
 if TYPE_CHECKING:
+    from trainwright.documents.model_plan import ModelPlanResult
     from trainwright.model import Recipe
 
 _HARD: Final = frozenset({"pipeline", "tensor", "context", "expert", "parallelism"})
@@ -66,54 +76,110 @@ def nearest_job(
     Raises `Inexpressible` where no choice of a single gap helps, `Infeasible` where the nearest
     plans do not fit in memory.
     """
+    account = deciding_memory(target, job.overheads)
+
+    def tried(run: Configuration) -> Tried:
+        step = price_configuration(job.model, cluster, run)
+        limit_bytes = cluster.accelerator.usable_bytes
+        lacking = missing_bytes(job.model, run, step, cluster.accelerator, account)
+        needed_bytes = run.overheads.needed_bytes(step.peak_memory_bytes)
+        return Tried(
+            job=job_of_configuration(run, job.model, cluster, model_name=job.model_name),
+            layout=PricedLayout(
+                step_time_s=step.step_time_s, peak_memory_bytes=step.peak_memory_bytes
+            ),
+            needed_bytes=max(needed_bytes, limit_bytes + lacking),
+            limit_bytes=limit_bytes,
+            fits=lacking <= 0,
+        )
+
+    return _nearest(job, target, before, family, tried)
+
+
+def nearest_on_pools(
+    job: Job,
+    target: str,
+    document: ModelPlanResult,
+    before: PricedLayout,
+    *,
+    family: str | None = None,
+) -> tuple[Job, Nearest]:
+    """The same on several pools, each rank and replica where the document has it."""
+    model, cluster = model_and_cluster(document.request)
+
+    def tried(run: Configuration) -> Tried:
+        stated = changed(run, document)
+        peak_bytes, limit_bytes = stated.tightest
+        made = replace(
+            planned_job(stated.document, model, cluster),
+            recipe=run.recipe,
+            recompute_modules=run.recompute_modules,
+        )
+        if needs_orders(target) and not gaps_of(made, target):
+            own, settings = stated.priced, made.step_settings
+            works = mixed_works(own.plan, own.profiles, stated.question.cluster, **settings)
+            made = with_orders(made, timeline_of(*works[0][1:]))
+        return Tried(
+            job=made,
+            layout=PricedLayout(
+                step_time_s=stated.priced.step.step_time_s, peak_memory_bytes=peak_bytes
+            ),
+            needed_bytes=limit_bytes + stated.missing_bytes,
+            limit_bytes=limit_bytes,
+            fits=stated.missing_bytes <= 0 and stated.hosts_hold,
+        )
+
+    return _nearest(job, target, before, family, tried)
+
+
+class Tried(NamedTuple):
+    """A run as a job, and whether it fits."""
+
+    job: Job
+    layout: PricedLayout
+    needed_bytes: float
+    limit_bytes: float
+    fits: bool
+
+
+def _nearest(
+    job: Job,
+    target: str,
+    before: PricedLayout,
+    family: str | None,
+    tried: Callable[[Configuration], Tried],
+) -> tuple[Job, Nearest]:
     gaps = gaps_of(job, target)
     hard = [gap.fault for gap in gaps if gap.field in _HARD]
     if hard:
         raise Inexpressible(target, hard, alternatives=able_targets(job))
-    own, limit_bytes = capability_of(target), cluster.accelerator.usable_bytes
-    account = deciding_memory(target, job.overheads)
-    found: list[tuple[float, Configuration, StepPrediction]] = []
-    least_bytes = float("inf")
+    own, found = capability_of(target), list[Tried]()
     named = job if family is None else replace(job, schedule=family)
     for run in _runs(_base(named, own), job, own):
-        step = _priced(run, job, cluster)
-        if step is None or gaps_of(_as_job(run, job, cluster), target):
+        try:
+            each = tried(run)
+        except InvalidInput:  # a rule of the model or of the schedule
             continue
-        lacking = missing_bytes(job.model, run, step, cluster.accelerator, account)
-        needed_bytes = run.overheads.needed_bytes(step.peak_memory_bytes)
-        least_bytes = min(least_bytes, max(needed_bytes, limit_bytes + lacking))
-        if lacking <= 0:
-            found.append((step.step_time_s, run, step))
+        if not gaps_of(each.job, target):
+            found.append(each)
     if not found:
-        if least_bytes == float("inf"):
-            faults = [gap.fault for gap in gaps]
-            raise Inexpressible(target, faults, alternatives=able_targets(job))
-        needed, limit = format_bytes(least_bytes), format_bytes(limit_bytes)
+        faults = [gap.fault for gap in gaps]
+        raise Inexpressible(target, faults, alternatives=able_targets(job))
+    fitting = [each for each in found if each.fits]
+    if not fitting:
+        least = min(found, key=lambda each: each.needed_bytes)
+        needed, limit = format_bytes(least.needed_bytes), format_bytes(least.limit_bytes)
         raise Infeasible(
             f"the nearest plan that {target} can express needs {needed} of {limit}; plan again "
             f"with --framework {target}, which searches only what it can run"
         )
-    _, run, step = min(found, key=lambda each: each[0])
-    after = PricedLayout(step_time_s=step.step_time_s, peak_memory_bytes=step.peak_memory_bytes)
-    nearest = _as_job(run, job, cluster)
-    return nearest, Nearest(
-        changes=tuple(_changes(job, nearest)),
+    best = min(fitting, key=lambda each: each.layout.step_time_s)
+    return best.job, Nearest(
+        changes=tuple(_changes(job, best.job)),
         before=before,
-        after=after,
-        memory_limit_bytes=limit_bytes,
+        after=best.layout,
+        memory_limit_bytes=best.limit_bytes,
     )
-
-
-def _as_job(run: Configuration, job: Job, cluster: Cluster) -> Job:
-    return job_of_configuration(run, job.model, cluster, model_name=job.model_name)
-
-
-def _priced(run: Configuration, job: Job, cluster: Cluster) -> StepPrediction | None:
-
-    try:
-        return price_configuration(job.model, cluster, run)
-    except InvalidInput:  # a rule of the model or of the schedule
-        return None
 
 
 def _base(job: Job, own: Capability) -> Configuration:
