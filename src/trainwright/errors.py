@@ -86,13 +86,14 @@ def meant(given: object, known: Iterable[str]) -> str:
         folded.setdefault(_folded(each), each)
     word = _folded(str(given))
     near = [own for own in folded if word in own.split("-")]
-    near = near or difflib.get_close_matches(word, folded, n=1)
+    near = near or difflib.get_close_matches(word, folded, n=1, cutoff=_LIKE)
     if not near and len(word) >= _LEAST_PART:
         near = [own for own in folded if word in own]
     return f'; did you mean "{folded[near[0]]}"?' if near else ""
 
 
 _LEAST_PART: Final = 3  # letters
+_LIKE: Final = 0.65  # of difflib's ratio: fp7 is like fp8, joint is not like intra
 
 
 def _folded(word: str) -> str:

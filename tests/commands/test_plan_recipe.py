@@ -145,7 +145,7 @@ def test_a_sweep_keeps_the_recipe():
     [
         ({"dispatch_dtype": "int8"}, 'dispatch-dtype: must be one of fp32.*got "int8"'),
         ({"token_dispatcher": "x"}, "token-dispatcher: must be one of all_to_all, hierarchical"),
-        ({"overlap": {"expert": 1.0}}, "overlap: must name gradients"),
+        ({"overlap": {"expert": 1.0}}, "overlap: must be one of gradients"),
         ({"overlap": {"experts": 2.0}}, "overlap.experts: must be from 0 to 1, got 2.0"),
         ({"expert_loads": "1,x"}, "expert-loads: must be numbers with commas between, or one of"),
         ({"expert_loads": 0.5}, "expert-loads: must be >= 1 where it is one number, that of the"),

@@ -506,7 +506,7 @@ class TestDocuments:
             run("diff", "plan.json", "plan.json", "--json").out, encoding="utf-8"
         )
         kinds = '"plan", "model-plan", "estimate", "placement", "schedule", '
-        kinds += '"model-estimate", "model-sweep", "whatif", "improvement"'
+        kinds += '"model-estimate", "model-sweep", "whatif", "model-explanation", "improvement"'
         assert f'kind: must be one of {kinds}, got "diff"' in refused("explain", "diff.json")
         assert "document: cannot be read" in refused("explain", "missing.json")
 

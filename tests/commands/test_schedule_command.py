@@ -272,7 +272,7 @@ def test_other_commands_refuse_a_schedule_in_words(run):
             ("--family", "interleaved", "--ranks", "4", "--microbatches", "6"),
             "microbatches: must be a multiple of 4 ranks for interleaved, got 6; use 4 or 8",
         ),
-        ((*SMALL[1:], "--forward", "-1"), 'forward: must be >= 0, got "-1"'),
+        ((*SMALL[1:], "--forward", "-1"), 'forward: must be >= 0, such as 1 or 3.5ms, got "-1"'),
         ((*SMALL[1:], "--comm", "nan"), "comm: must be a quantity such as 1 or 3.5ms"),
         ((*SMALL[1:], "--forward", "1e999"), 'forward: must be finite, got "1e999"'),
         ((*SMALL[1:], "--forward", "3ms", "--comm", "2"), "comm: must have a unit as forward has"),

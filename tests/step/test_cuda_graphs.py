@@ -159,7 +159,7 @@ def test_the_host_starts_what_is_not_recorded() -> None:
 @pytest.mark.parametrize(
     ("kind", "modules", "problem"),
     [
-        (LOCAL, ("heads",), "must name attn, mlp"),
+        (LOCAL, ("heads",), "must be one of attn, mlp"),
         (OF_STEP, ("attn",), "must be left out beside cuda_graph full_iteration"),
         (CudaGraph.NONE, ("attn",), "must be left out beside cuda_graph none"),
         (LOCAL, ("moe", "moe_router"), "must not name both"),

@@ -16,20 +16,18 @@ from trainwright.documents.difference import (
     Difference,
     StageChange,
     StageFacts,
-    WhatIfResult,
     cluster_facts,
 )
 from trainwright.documents.model_estimate import ModelEstimateResult
 from trainwright.documents.model_plan import ModelPlanResult, ModelStageRecord
-from trainwright.documents.open import load_any_document, priced_plan
+from trainwright.documents.open import load_any_document, plan_meant, priced_plan
 from trainwright.documents.placement import PlacedStageRecord, PlacementResult
 from trainwright.documents.plan_view import devices_by_pool, order_in_words
 from trainwright.documents.printing import Report
 from trainwright.documents.profile_plan import StageRecord
-from trainwright.documents.registry import READABLE
+from trainwright.documents.registry import COMPARABLE
 from trainwright.documents.runs import stated_length
 from trainwright.documents.schedule import ScheduleResult
-from trainwright.documents.sweep import ModelSweepResult
 from trainwright.errors import InvalidInput
 from trainwright.model import DEFAULT_RECIPE
 from trainwright.plans import configuration
@@ -46,20 +44,13 @@ if TYPE_CHECKING:
     Compared: TypeAlias = Priced | PlacementResult
 
 
-COMPARED: Final = (
-    *READABLE,
-    "model-estimate",
-    "whatif",
-    "model-sweep",
-)  # a sweep says why it cannot be
-
-
 def diff(first: AnyDocument, second: AnyDocument) -> Report[Difference]:
     """Compare two documents (paths or results): plans or estimates, placements, or schedules.
 
     The estimate of a model is compared with another one or with a model's plan; a what-if stands
-    for the plan with its changes. Raises `InvalidInput` with every fault of the first file that
-    has one, and for documents of kinds that have nothing in common.
+    for the plan with its changes, a sweep for that of its best row. Raises `InvalidInput` with
+    every fault of the first file that has one, and for documents of kinds that have nothing in
+    common.
     """
     before, after = _open(first), _open(second)
     if "model-estimate" in (before.kind, after.kind):
@@ -87,13 +78,10 @@ def _open(document: AnyDocument) -> Any:
     found = document.document if isinstance(document, Report) else document
     if isinstance(found, (str, Path)):
         found = load_any_document(found)
-    elif found.kind not in COMPARED:
-        wanted = ", ".join(f'"{kind}"' for kind in COMPARED)
+    elif found.kind not in COMPARABLE:
+        wanted = ", ".join(f'"{kind}"' for kind in COMPARABLE)
         raise InvalidInput.of("kind", f'must be one of {wanted}, got "{found.kind}"')
-    if isinstance(found, ModelSweepResult):
-        problem = f'cannot be compared: a document of kind "{found.kind}" holds several plans'
-        raise InvalidInput.of("documents", problem)
-    return found.after if isinstance(found, WhatIfResult) else priced_plan(found)
+    return priced_plan(plan_meant(found))
 
 
 def _schedule_difference(before: ScheduleResult, after: ScheduleResult) -> Difference:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from trainwright.cluster import Cluster
 from trainwright.commands.output import budget, emit, finish
 from trainwright.documents.explanation import has_reasons, reasons
-from trainwright.documents.open import load_explained_document
+from trainwright.documents.open import load_explained_document, plan_meant
 from trainwright.documents.printing import Report
 from trainwright.documents.schedule import ScheduleResult, timeline_of
 from trainwright.errors import InvalidInput
@@ -50,10 +50,7 @@ def explain_constants(document: AnyDocument | Explained) -> Report[ConstantsResu
 
 
 def _cluster_of(document: Explained) -> Embedded | None:
-    from trainwright.documents.difference import WhatIfResult
-
-    plan = document.after if isinstance(document, WhatIfResult) else document
-    found: Embedded | None = getattr(plan.request, "cluster", None)
+    found: Embedded | None = getattr(plan_meant(document).request, "cluster", None)
     return found
 
 

@@ -129,21 +129,9 @@ def _opened(document: Exportable) -> jobs.Jobbed:
 
 def _meant(document: Any) -> Any:
     """The plan or run that a document about several stands for."""
-    match getattr(document, "kind", None):
-        case "whatif":
-            return document.after
-        case "model-sweep":
-            if document.best_plan is None:
-                problem = f"no row of the sweep met its objective ({document.objective})"
-                raise InvalidInput.of("document", f"{problem}: there is nothing to export")
-            return document.best_plan
-        case "improvement":
-            from trainwright.documents.explanation import recommended_plan
-            from trainwright.documents.improvement import recommended_run
+    from trainwright.documents.explanation import run_meant
 
-            of_plan = document.plan is not None
-            return recommended_plan(document) if of_plan else recommended_run(document)
-    return document
+    return run_meant(document)
 
 
 def _written(

@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from trainwright.commands.output import check_output, emit, finish
+from trainwright.documents.explanation import run_meant
+from trainwright.documents.fit import FitResult
 from trainwright.documents.jobs import job_of, timelines_of, with_orders
 from trainwright.documents.model_estimate import ModelEstimateResult
 from trainwright.documents.model_plan import ModelPlanResult
 from trainwright.documents.open import read_document
 from trainwright.documents.printing import Report
-from trainwright.documents.registry import READABLE
+from trainwright.documents.registry import VERIFIED
 from trainwright.documents.verification import (
     Check,
     Control,
@@ -76,6 +78,8 @@ def verify(
     dry_run: bool = False,
 ) -> VerifyReport:
     """Check a plan, an estimate or a schedule up to `level`.
+
+    A what-if, a sweep, an explanation or an improvement stands for the plan that `export` takes.
 
     `self_test` also runs copies that are broken on purpose and must fail. `exported` is a folder of
     `export --to pytorch`, whose schedule files are then checked, too. With `dry_run` the ranks of
@@ -136,7 +140,7 @@ def _opened(
 ) -> tuple[verify_orders.Verifiable, str]:
     """The document as it is: whether its figures hold is what is asked."""
     given: Any = document.document if isinstance(document, Report) else document
-    kinds = (*READABLE, "model-estimate")
+    kinds = VERIFIED
     if isinstance(given, (str, Path)):
         return read_document(given, kinds), Path(given).name
     kind = str(getattr(given, "kind", type(given).__name__))
@@ -155,6 +159,10 @@ def _level_0(
     if found.failed:
         _leave_out(found, asked.level)
         return None
+    if isinstance(document, FitResult):
+        found.checks.append(verify_orders.left_out(0, "orders", _NO_ORDERS))
+        return None
+    document = run_meant(document)
     subject = verify_orders.subject_of(document)
     if not isinstance(subject, verify_orders.Pipeline):
         found.checks.append(verify_orders.check_memory(document, subject))
@@ -182,8 +190,12 @@ def _level_0(
     return subject
 
 
+_NO_ORDERS = "a fit has no schedule; verify an estimate of one of its runs"
+
+
 def _dry_run(document: verify_orders.Verifiable, found: _Findings) -> None:
     """Check the document, then what PyTorch's tensors hold on every pipeline rank."""
+    document = document if isinstance(document, FitResult) else run_meant(document)
     if not isinstance(document, (ModelPlanResult, ModelEstimateResult)):
         problem = f'must be a plan or an estimate of a model, got "{document.kind}"'
         raise InvalidInput.of("document", f"{problem}, which has no model to run")

@@ -13,6 +13,7 @@ from trainwright.documents import model_plan
 from trainwright.documents.improvement import (
     ImprovementRecord,
     ImprovementResult,
+    recommended_run,
     remake_improvement,
 )
 from trainwright.documents.jobs import PricedLayout
@@ -24,7 +25,7 @@ from trainwright.documents.model_search import (
     step_on_pools_s,
     with_plan_by_chains,
 )
-from trainwright.documents.open import open_document, priced_plan
+from trainwright.documents.open import open_document, plan_meant, priced_plan
 from trainwright.documents.plan_view import busiest_rank, fullest_rank, memory_classes, plan_view
 from trainwright.documents.printing import Report
 from trainwright.documents.profile_plan import count_recomputed
@@ -562,6 +563,13 @@ def remake_any_improvement(document: ImprovementResult) -> ImprovementResult:
     made = _improvement(document.plan, shelf, plan, changes, best, said)
     asked = replace(made.request, command_line=document.request.command_line)
     return replace(made, request=asked)
+
+
+def run_meant(document: Any) -> Any:
+    """The plan or run that a document stands for; an improvement for its recommended change."""
+    if not isinstance(document, ImprovementResult):
+        return plan_meant(document)
+    return recommended_run(document) if document.plan is None else recommended_plan(document)
 
 
 def recommended_plan(document: ImprovementResult) -> model_plan.ModelPlanResult:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.cluster import Cluster
 from trainwright.documents.model_estimate import ModelEstimateResult
 from trainwright.documents.model_plan import ModelPlanResult, planned
 from trainwright.documents.model_search import planned_on_pools, refuse_own_degrees
-from trainwright.documents.open import load, priced_plan
+from trainwright.documents.open import load, plan_meant, priced_plan
 from trainwright.documents.printing import Report
-from trainwright.documents.registry import COMPARABLE
+from trainwright.documents.registry import EXPLAINED
 from trainwright.documents.runs import (
     job_of_configuration,
     layer_kinds,
@@ -299,7 +299,7 @@ def opened_run(document: Any) -> Any:
     """The document of a run: from its file, the one a result carries, or as it is."""
     found = document.document if isinstance(document, Report) else document
     is_file = isinstance(found, (str, Path))
-    return priced_plan(load(found, (*COMPARABLE, "improvement")) if is_file else found)
+    return priced_plan(plan_meant(load(found, EXPLAINED) if is_file else found))
 
 
 def run_of_document(document: Any) -> DocumentedRun:
@@ -317,7 +317,9 @@ def run_of_document(document: Any) -> DocumentedRun:
         run = _stated(found)
     else:
         kind = getattr(found, "kind", type(found).__name__)
-        raise InvalidInput.of("document", f'must be an estimate or plan of a model, got "{kind}"')
+        fix = _INSTEAD.get(kind, "")
+        problem = f'must be an estimate or plan of a model, got "{kind}"{fix}'
+        raise InvalidInput.of("document", problem)
     model, where = trained_and_cluster(found.request)
     return DocumentedRun(
         model=model,
@@ -326,6 +328,16 @@ def run_of_document(document: Any) -> DocumentedRun:
         configuration=run,
         software=_software_of(found),
     )
+
+
+_FLAT: Final = (
+    "; plan the profile on a cluster: trainwright plan PROFILE --cluster C --global-batch B"
+)
+# What to do with documents that are of no run.
+_INSTEAD: Final = {
+    **dict.fromkeys(("plan", "estimate", "placement"), _FLAT),
+    "schedule": "; look for a better order with: trainwright schedule --search",
+}
 
 
 def is_stated(document: ModelPlanResult) -> bool:

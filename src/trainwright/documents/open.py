@@ -13,11 +13,13 @@ from trainwright.documents.registry import (
     COMPARABLE,
     EXPLAINED,
     KINDS,
+    OF_PLANS,
     READABLE,
     REPORTED,
     kind_of,
     part,
     records,
+    where_it_goes,
 )
 from trainwright.errors import Fault, InvalidInput, refuse
 from trainwright.formats.atomic_file import read_bytes
@@ -221,7 +223,13 @@ def read_document(
     if isinstance(kind, str) and kind not in kinds and kind in advice:
         raise InvalidInput.of("kind", advice[kind], source=str(path))
     wanted = [own for own in kinds if own == kind] or kinds  # others only name what is wanted
-    return decode_document(value, records(wanted), source=str(path))
+    try:
+        return decode_document(value, records(wanted), source=str(path))
+    except InvalidInput as error:
+        if not isinstance(kind, str) or kind in kinds or kind not in KINDS:
+            raise
+        problem = f"{error.faults[0].problem}; {where_it_goes(kind)}"
+        raise InvalidInput.of("kind", problem, source=str(path)) from None
 
 
 def load(
@@ -255,6 +263,24 @@ def open_document(document: AnyDocument) -> Readable:
     return load_document(found) if isinstance(found, (str, Path)) else found
 
 
+def plan_meant(document: Any) -> Any:
+    """The plan that a document about several stands for, or else the document.
+
+    Of a what-if it is the plan with the changes, of a sweep that of its best row.
+    """
+    match getattr(document, "kind", None):
+        case "whatif":
+            return document.after
+        case "model-explanation":
+            return document.plan
+        case "model-sweep":
+            if document.best_plan is None:
+                problem = f"no row of the sweep met its objective ({document.objective})"
+                raise InvalidInput.of("document", f"{problem}: there is no plan that it stands for")
+            return document.best_plan
+    return document
+
+
 def priced_plan(document: Any) -> Any:
     """The plan of which an estimate on several pools says the price, or else the document."""
     return (document.kind == "model-estimate" and document.plan) or document
@@ -263,12 +289,13 @@ def priced_plan(document: Any) -> Any:
 def open_model_plan(document: AnyDocument) -> ModelPlanResult:
     """A model's plan at a path, its figures checked, or the one a result carries.
 
-    It may be on one pool or several. Raises `InvalidInput` for documents of other kinds.
+    It may be on one pool or several, and stand in a document about several plans. Raises
+    `InvalidInput` for documents of other kinds.
     """
     found: Any = document.document if isinstance(document, Report) else document
     if isinstance(found, (str, Path)):
-        found = load(found, ("model-plan", "model-estimate"))
-    found = priced_plan(found)
+        found = load(found, ("model-plan", "model-estimate", *OF_PLANS))
+    found = priced_plan(plan_meant(found))
     if found.kind != "model-plan":
         raise InvalidInput.of("kind", f'must be "model-plan", a model\'s plan, got "{found.kind}"')
     plan: ModelPlanResult = found

@@ -174,14 +174,32 @@ KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
 # Which kinds a command reads, in the order in which a refusal lists them.
 PRICED: Final = ("plan", "model-plan", "estimate")
 READABLE: Final = ("plan", "model-plan", "estimate", "placement", "schedule")
-COMPARABLE: Final = (*READABLE, "model-estimate", "model-sweep", "whatif")
+# Of documents about several plans one is meant (`open.plan_meant`).
+OF_PLANS: Final = ("model-sweep", "whatif", "model-explanation")
+COMPARABLE: Final = (*READABLE, "model-estimate", *OF_PLANS)
 EXPLAINED: Final = (*COMPARABLE, "improvement")
+VERIFIED: Final = (*EXPLAINED, "fit")
 # A what-if is shown as its two plans, a verification beside the document that it is of.
 REPORTED: Final = (
     *READABLE,
     *("model-estimate", "fit", "model-sweep", "model-explanation", "whatif"),
     *("improvement", "codesign", "machine-room", "model", "validation", "verification"),
 )
+
+
+def where_it_goes(kind: str) -> str:
+    """Which commands take a document of a kind, for a refusal of another one."""
+    commands = {
+        "explain": EXPLAINED,
+        "report": REPORTED,
+        "diff": COMPARABLE,
+        "verify": VERIFIED,
+        "codesign --recheck": ("codesign", "machine-room"),
+    }
+    takers = [name for name, kinds in commands.items() if kind in kinds]
+    if not takers:
+        return f'no command reads "{kind}": give the document that it was made of'
+    return f'"{kind}" goes to: trainwright {", ".join(takers)}'
 
 
 def part(name: str) -> Any:

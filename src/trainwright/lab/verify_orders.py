@@ -516,7 +516,8 @@ def check_document(document: Verifiable) -> tuple[Check, Verifiable]:
         known = recheck(document)
     except InvalidInput as error:
         return check(0, "document", detail, error), document
-    said = "; ".join((detail, *known.warnings[len(document.warnings) :]))
+    before, after = (getattr(each, "warnings", ()) for each in (document, known))
+    said = "; ".join((detail, *after[len(before) :]))  # an explanation has its plan's
     return check(0, "document", said), known
 
 
