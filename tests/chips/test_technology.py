@@ -296,3 +296,21 @@ def test_codesign_takes_ranges_energies_and_a_die_from_a_file(
     assert known["ratio_at_equal_area"] == pytest.approx(densities[0] / densities[1])
     assert not {"die_area_mm2", "ratio_at_equal_area"} & set(unknown)
     assert best["cost_per_good_die"] > 0
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[room]\nstacks = [nan]", "stacks: must be a list of whole numbers > 0, got [nan]"),
+        ("[room]\nrooms = [1]", "rooms: is not a known key"),
+        ("[prices]\nload = -1", "prices.load: must be a number >= 0, got -1"),
+    ],
+)
+def test_what_a_file_says_of_a_room_is_checked_where_no_room_is_sought(
+    tmp_path: Path, text: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(written(tmp_path, text))
+    with pytest.raises(SystemExit) as ended:
+        main(("codesign", "gpt2", "--devices", "8", "--technology", path))
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err

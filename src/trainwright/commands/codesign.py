@@ -860,4 +860,6 @@ def _made_of(
     """What chips are made of, as options: of a file, of single figures, and of the die."""
     own = asdict(die) if is_dataclass(die) and not isinstance(die, type) else die
     path = None if technology is None else Path(technology)
-    return {"die": own, "technology": read_technology(path, figures)}
+    made_of = read_technology(path, figures)
+    read_room(None, devices=1, made_of=made_of)  # what it says of a room is checked in any search
+    return {"die": own, "technology": made_of}
