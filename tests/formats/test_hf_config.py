@@ -509,6 +509,42 @@ def test_an_ignored_key_says_what_that_may_cost(key: str, effect: str) -> None:
     assert "8,030,261,248 parameters" in total
 
 
+def test_a_misspelt_key_is_told_first_with_the_one_that_was_meant() -> None:
+    found = read(LLAMA | {"odd_key": 1, "haed_dim": 64})
+    (doubt,) = found.doubts
+    assert doubt.startswith("unknown key ignored: haed_dim (a size")
+    assert doubt.endswith('; did you mean "head_dim"?')
+    assert not any("haed_dim" in note for note in found.notes)
+    assert not read(LLAMA | {"head_dims": 64, "head_dim": 128}).doubts
+
+
+@pytest.mark.parametrize(
+    ("size", "misspelt"),
+    [
+        ("hidden_size", "hiden_size"),
+        ("num_hidden_layers", "num_hiden_layers"),
+        ("vocab_size", "vocabsize"),
+        ("intermediate_size", "intermediat_size"),
+    ],
+)
+def test_a_misspelt_size_that_decides_the_cost_is_refused(size: str, misspelt: str) -> None:
+    stated = {misspelt if key == size else key: value for key, value in LLAMA.items()}
+    with pytest.raises(InvalidInput) as refused:
+        read(stated)
+    (fault,) = refused.value.faults
+    assert fault.path == misspelt
+    assert f'no "{size}" is given' in fault.problem
+
+
+def test_sizes_left_to_the_family_are_one_doubt_and_no_further_default() -> None:
+    few = {key: LLAMA[key] for key in LLAMA if key not in ("hidden_size", "num_attention_heads")}
+    found = read(few)
+    (doubt,) = found.doubts
+    assert doubt == "hidden_size not given, took 4096; num_attention_heads not given, took 32"
+    assert not {"hidden_size", "num_attention_heads"} & dict(found.further_defaults).keys()
+    assert not read(LLAMA).doubts
+
+
 def test_groups_of_experts_are_read_and_else_those_of_the_family() -> None:
     def groups(**keys: object) -> tuple[int, int]:
         experts = read({"model_type": "deepseek_v3"} | keys).config.experts

@@ -96,7 +96,7 @@ def summary_of(found: ModelDescription, *, sequence_length: int) -> ModelSummary
         flops_backward_per_token=(without.model_step_flops - without.model_flops) / sequence_length,
         cache_bytes=cache_bytes(config, sequence_length),
         limits=tuple(_limits(config)),
-        notes=(*found.notes, *found.unsaid_sizes, *([fewer] if sequence_length < asked else [])),
+        notes=(*found.doubts, *found.notes, *([fewer] if sequence_length < asked else [])),
     )
 
 

@@ -21,7 +21,7 @@ from trainwright.formats.atomic_file import read_bytes
 from trainwright.formats.hf_decoders import ENCODER_DECODERS, has_head
 from trainwright.formats.hf_families import ALIASES, BERTS, FAMILIES
 from trainwright.formats.hf_keys import ALIASES as ALIASES_OF_KEYS
-from trainwright.formats.hf_keys import SIZES, KeyReader, effect_of, is_silent
+from trainwright.formats.hf_keys import DECIDING_SIZES, KeyReader, effect_of, is_silent
 from trainwright.formats.hf_towers import TEXT_DEFAULTS, TEXT_FAMILIES, WRAPPERS
 from trainwright.formats.json_text import parse_json, show_typed
 from trainwright.model import Head, LowRank, TransformerConfig, count_parameters
@@ -113,7 +113,8 @@ class ModelDescription:
     """A model as read: its hyper-parameters, the defaults used, and the keys that were ignored.
 
     `model_type` is the family of the file, which may wrap that of its text; `unknown_type` is what
-    the file calls itself where that is no family, and the class that it names told one. `positions`
+    the file calls itself where that is no family, and the class that it names told one. `misspelt`
+    are ignored keys, each with the known one that it is most like and that is absent. `positions`
     are the tokens of the longest sequence that the file states, None where it states none.
     """
 
@@ -122,14 +123,24 @@ class ModelDescription:
     config: TransformerConfig
     defaults: tuple[tuple[str, object], ...] = ()
     ignored: tuple[str, ...] = ()
+    misspelt: tuple[tuple[str, str], ...] = ()
     unknown_type: str | None = None
     positions: int | None = None
 
     @property
-    def unsaid_sizes(self) -> tuple[str, ...]:
-        """Depths and widths that the file leaves to its family, and what they are there."""
-        sizes = ((k, size) for k, size in self.defaults if k.rpartition(".")[2] in SIZES)
-        return tuple(f"{key} not given, took {size}" for key, size in sizes)
+    def doubts(self) -> tuple[str, ...]:
+        """What makes it doubtful that the model is the one that is meant; to be read first.
+
+        Sizes that decide its cost and that the file leaves to its family, and misspelt keys.
+        """
+        sizes = [f"{key} not given, took {size}" for key, size in self.defaults if _decides(key)]
+        alike = [f'{_ignored(key)}; did you mean "{known}"?' for key, known in self.misspelt]
+        return (*(["; ".join(sizes)] if sizes else []), *alike)
+
+    @property
+    def further_defaults(self) -> tuple[tuple[str, object], ...]:
+        """The defaults used beside the sizes that decide its cost."""
+        return tuple((key, value) for key, value in self.defaults if not _decides(key))
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -137,11 +148,19 @@ class ModelDescription:
         if not self.ignored and self.unknown_type is None:
             return ()
         count = f"as read, the model has {count_parameters(self.config):,} parameters"
-        notes = [f"unknown key ignored: {key} ({effect_of(key)})" for key in self.ignored]
+        notes = [_ignored(key) for key in self.ignored if key not in dict(self.misspelt)]
         if self.unknown_type is not None:
             read = f"read is {self.model_type}, as the class that it names"
             notes.insert(0, f'model_type "{self.unknown_type}" is not known: {read}')
         return (*notes, f"{count}: compare them with the published count")
+
+
+def _decides(key: str) -> bool:
+    return key.rpartition(".")[2] in DECIDING_SIZES
+
+
+def _ignored(key: str) -> str:
+    return f"unknown key ignored: {key} ({effect_of(key)})"
 
 
 def load_config(path: Path) -> ModelDescription:
@@ -193,7 +212,7 @@ def read_config(document: object, *, name: str, source: str | None = None) -> Mo
         config = _transformer(keys, keys, family, _head(document, family), source=source)
     else:
         config = _wrapped(keys, document, family, source=source)
-    if faults := keys.all_faults:
+    if faults := (*keys.all_faults, *keys.misspelt_sizes):
         raise InvalidInput(faults, source=source)
     if parts := keys.unread_parts:
         raise UnsupportedFeature(
@@ -209,6 +228,7 @@ def read_config(document: object, *, name: str, source: str | None = None) -> Mo
         config=config,
         defaults=tuple(keys.all_defaults.items()),
         ignored=ignored,
+        misspelt=tuple((key, known) for key, known in keys.misspelt.items() if key in ignored),
         unknown_type=None if is_known else stated,
         positions=None if family in ENCODER_DECODERS else _positions(document),
     )

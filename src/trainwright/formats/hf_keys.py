@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -35,6 +36,13 @@ ALIASES: Final = {
 }
 _LARGEST_COUNT: Final = 10**9
 SIZES: Final = frozenset((*ALIASES["hidden_size"], *ALIASES["num_layers"], "depth", "embed_dim"))
+# Sizes that decide what a model costs, which files state whatever their family would take.
+DECIDING_SIZES: Final = SIZES.union(
+    *(ALIASES[field] for field in ("num_heads", "ffn_size", "vocabulary_size"))
+)
+_ALIKE: Final = (
+    0.85  # of letters; one of 183 published files has an unknown key so like a known one
+)
 
 
 _NOTHING: Final[tuple[object, ...]] = (None, [], {})  # what says nothing, whatever its key
@@ -116,9 +124,38 @@ class KeyReader:
     @property
     def unread(self) -> list[str]:
         """Keys that nobody asked for and that say something, with those of the sections read."""
-        stated = (key for key, value in self._document.items() if value not in _NOTHING)
-        own = [self._prefix + str(key) for key in stated if key not in self.known]
+        own = [self._prefix + key for key in self._own_unread]
         return own + [key for s in self._sections for key in s.unread]
+
+    @property
+    def _own_unread(self) -> list[str]:
+        stated = (str(key) for key, value in self._document.items() if value not in _NOTHING)
+        return [key for key in stated if key not in self.known]
+
+    @property
+    def misspelt(self) -> dict[str, str]:
+        """By unread key, the known one in its place that the file has not and that is most alike.
+
+        Both are whole paths.
+        """
+        absent = sorted(key for key in self.known if self._document.get(key) is None)
+        near = {key: difflib.get_close_matches(key, absent, 1, _ALIKE) for key in self._own_unread}
+        own = {self._prefix + key: self._prefix + known[0] for key, known in near.items() if known}
+        return own | {key: known for s in self._sections for key, known in s.misspelt.items()}
+
+    @property
+    def misspelt_sizes(self) -> list[Fault]:
+        """Keys in whose place a size that decides the cost would be that of the family."""
+        found = []
+        for key, known in self.misspelt.items():
+            prefix, dot, name = known.rpartition(".")
+            field = next((own for own in ALIASES.values() if name in own), (name,))
+            is_taken = any(prefix + dot + own in self.all_defaults for own in field)
+            if name in DECIDING_SIZES and is_taken:
+                found.append(
+                    Fault(key, f'is no key, and no "{known}" is given; did you mean that?')
+                )
+        return found
 
     def path_of(self, field: str) -> str:
         """The file's own key for a field of the model, where it has one."""

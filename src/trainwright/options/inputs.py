@@ -463,8 +463,10 @@ def config_input(config: Mapping[str, Any]) -> ModelInput:
 def _own(description: ModelDescription) -> ModelInput:
     """A caller's own config: what it left out is worth knowing."""
     made, name = _described(description), description.name
-    defaults = (f"{name}: {key} not given, took {value}" for key, value in description.defaults)
-    return replace(made, warnings=(*made.warnings, *defaults))
+    first = (f"{name}: {doubt}" for doubt in description.doubts)
+    others = description.further_defaults
+    defaults = (f"{name}: {key} not given, took {value}" for key, value in others)
+    return replace(made, warnings=(*first, *made.warnings, *defaults))
 
 
 def _described(description: ModelDescription) -> ModelInput:
