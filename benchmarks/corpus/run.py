@@ -366,7 +366,9 @@ def ask(question: Question, *, limit_s: int, shared: str) -> dict[str, Any]:
 
     A command that runs out of `limit_s` seconds of wall has exit code "limit": no answer at all.
     """
-    folder = Path(tempfile.mkdtemp(prefix="corpus-")).resolve()
+    own = Path(tempfile.mkdtemp(prefix="corpus-")).resolve()
+    folder = own / "model"  # what a `config.json` in it is called
+    folder.mkdir()
     try:
         for name, text in question.files.items():
             path = folder / name
@@ -390,7 +392,7 @@ def ask(question: Question, *, limit_s: int, shared: str) -> dict[str, Any]:
                 break
         return {"id": question.name, "commands": answers, "cpu_s": round(cpu_s, 3)}
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(own, ignore_errors=True)
 
 
 def _placed(text: str, folder: Path, shared: str) -> str:

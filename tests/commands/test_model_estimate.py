@@ -379,6 +379,34 @@ def test_a_cluster_of_the_catalog_has_no_figure_of_anybody_to_replace(run, folde
     assert not any("replace" in each for each in again["warnings"])
 
 
+def test_an_own_cluster_made_larger_is_said_in_one_line(run, folder):
+    (folder / "own.toml").write_text(OWN, encoding="utf-8")
+    own = ("llama3-8b", "--cluster", "own.toml", *SMALL)
+
+    def said(command: str, *options: str) -> list[str]:
+        told = run(command, *own, *options, "--json").document["warnings"]
+        return [each for each in told if "4 nodes" in each]
+
+    assert said("estimate", "--devices", "16") == []
+    assert said("estimate", "--nodes", "8") == []
+    (line,) = said("estimate", "--devices", "64")
+    assert line.startswith("own: it has 4 nodes of 8 H100-80GB-SXM; ")
+    assert "need 8," in line
+    assert said("plan", "--pp", "1", "--devices", "64") == [line]
+    run("plan", *own, "--pp", "1", "--json", "-o", "plan.json")
+    changed = run("whatif", "plan.json", "--devices", "64", "--json").document
+    assert line in changed["after"]["warnings"]
+
+
+def test_a_model_is_called_as_the_folder_of_its_config_wherever_that_is_read(run, folder):
+    config = {"model_type": "llama", "hidden_size": 512, "num_hidden_layers": 4, "head_dim": 64}
+    config |= {"num_attention_heads": 8, "intermediate_size": 1024, "vocab_size": 1000}
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    for given in ("config.json", str(folder / "config.json"), ".", str(folder)):
+        told = run("estimate", given, "--cluster", "dgx-h100", *SMALL, "--json").document
+        assert told["request"]["model"]["name"] == folder.name
+
+
 def test_a_document_without_a_cluster_has_no_constants(run, refused, folder):
     run("schedule", "--family", "1f1b", "--ranks", "2", "--microbatches", "4", "-o", "s.json")
     assert "constants: must be those of a document with a cluster" in refused(

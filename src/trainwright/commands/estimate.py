@@ -32,6 +32,7 @@ from trainwright.formats.json_text import parse_json
 from trainwright.frameworks import read_job
 from trainwright.options import inputs
 from trainwright.options.clusters import (
+    grown,
     opened,
     priced_as_run,
     replaced_figures,
@@ -136,6 +137,7 @@ def estimate(
     elif isinstance(given, inputs.ModelInput):  # a file says itself what its program does
         options = {**as_program_trains(options, where.accelerator)}
     warnings = [*of_before, *(job.warnings if job else ()), *unpriced, *whole.warnings]
+    warnings += grown(whole.cluster, where, nodes=nodes)
     warnings += replaced_figures(whole.cluster, where)
     document = estimate_model(
         given,

@@ -324,7 +324,8 @@ def _of_file(
     found = DocumentedRun(
         model=given.config, embedded=given.embedded, cluster=where, configuration=run
     )
-    return found, (*given.warnings, *job.warnings, *unpriced, *whole.warnings)
+    said = (*whole.warnings, *clusters.grown(whole.cluster, where, nodes=nodes))
+    return found, (*given.warnings, *job.warnings, *unpriced, *said)
 
 
 # The run, what is around it, and what the search finds

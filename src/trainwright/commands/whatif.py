@@ -16,7 +16,7 @@ from trainwright.documents.printing import Report
 from trainwright.errors import Fault, InvalidInput, refuse
 from trainwright.execution import Budget
 from trainwright.execution import Budget as NoLimit
-from trainwright.options.clusters import resolve_cluster
+from trainwright.options.clusters import grown, resolve_cluster
 from trainwright.options.inputs import naming_options, setting_overrides
 from trainwright.options.option import Options
 from trainwright.options.question import (
@@ -79,7 +79,10 @@ def what_if(document: AnyDocument, *, budget: Budget | None = None, **options: A
         )
         problem = f"must change something: {', '.join(others)} or {last}"
         raise InvalidInput.of("whatif", problem)
-    after = plan_on_cluster(replace(call, question=question), budget or NoLimit())
+    was, now = call.question.cluster, question.cluster
+    larger = grown(was, now, nodes=None) if len(was.pools) == len(now.pools) == 1 else ()
+    call = replace(call, question=question, warnings=(*call.warnings, *larger))
+    after = plan_on_cluster(call, budget or NoLimit())
     ratio = step_ratio(before, after)
     return WhatIfReport(WhatIfResult(changes=changes, time_ratio=ratio, before=before, after=after))
 

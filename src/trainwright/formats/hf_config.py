@@ -171,8 +171,13 @@ def load_config(path: Path) -> ModelDescription:
     file = path / "config.json" if path.is_dir() else path
     data = read_bytes(file, name="config", most=MAX_CONFIG_BYTES)
     document = parse_json(data, source=str(file), what="config", finite=False)
-    name = file.parent.name if file.name == "config.json" else file.stem
-    return read_config(document, name=name or "model", source=str(file))
+    return read_config(document, name=name_of(file), source=str(file))
+
+
+def name_of(file: Path) -> str:
+    """What a model's file calls it: its folder where all such files have one name."""
+    name = file.parent.resolve().name if file.name == "config.json" else file.stem
+    return name or "model"
 
 
 def config_document(name: str) -> tuple[str, Mapping[str, Any] | None]:
@@ -188,8 +193,7 @@ def config_document(name: str) -> tuple[str, Mapping[str, Any] | None]:
         return name, None
     data = read_bytes(file, name="config", most=MAX_CONFIG_BYTES)
     document = parse_json(data, source=str(file), what="config", finite=False)
-    stem = file.resolve().parent.name if file.name == "config.json" else file.stem
-    return stem, document if isinstance(document, Mapping) else None
+    return name_of(file), document if isinstance(document, Mapping) else None
 
 
 def read_config(document: object, *, name: str, source: str | None = None) -> ModelDescription:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature, meant, one_of
-from trainwright.units import GIB, format_seconds
+from trainwright.units import GIB, format_count, format_seconds
 
 if TYPE_CHECKING:
     from trainwright.cluster import Accelerator, Cluster, Pool, Surroundings
@@ -96,6 +96,24 @@ def priced_as_run(
         return cluster
     priced = expected(cluster, software_named_by(options, framework=framework))
     return _holding(priced, options)
+
+
+def grown(given: Cluster, sized: Cluster, *, nodes: int | None) -> Iterator[str]:
+    """The line that says that a caller's own cluster was made larger for more devices.
+
+    Where `nodes` ask for it, or the catalog's one node stands for any number, nothing is said.
+    """
+    from trainwright.formats import catalog
+
+    if nodes is not None or given.name in catalog.cluster_names():
+        return
+    for before, after in zip(given.pools, sized.pools, strict=True):
+        if after.num_nodes > before.num_nodes:
+            yield (
+                f"{given.name}: it has {format_count(before.num_nodes, 'node')} of "
+                f"{before.devices_per_node} {before.accelerator.name}; as many devices as asked "
+                f"for need {after.num_nodes}, which is what the figures are of"
+            )
 
 
 def replaced_figures(given: Cluster, priced: Cluster) -> Iterator[str]:

@@ -406,11 +406,10 @@ def _read_file(
             )
             return _no_unit(replace(made, warnings=notes), unit_s)
         case ModelFormat.HF_CONFIG:
-            from trainwright.formats.hf_config import read_config
+            from trainwright.formats.hf_config import name_of, read_config
 
             config = parse_json(data, source=source, what="config")
-            name = file.parent.name if file.name == "config.json" else file.stem
-            own = _own(read_config(config, name=name or "model", source=source))
+            own = _own(read_config(config, name=name_of(file), source=source))
             return _no_unit(own, unit_s)
         case ModelFormat.PHAZE:
             from trainwright.formats.phaze_json import placement_part, read_phaze

@@ -295,6 +295,7 @@ def model_call(given: ModelInput | ProfileInput, options: Options) -> ModelCall:
         memory_bytes=options.get("memory"),
     )
     cluster = clusters.priced_as_run(cluster, options, measured=not isinstance(given, ModelInput))
+    larger = clusters.grown(where.cluster, cluster, nodes=options.get("nodes"))
     replaced = clusters.replaced_figures(where.cluster, cluster)
     excluded = frozenset(options.get("exclude_option", ()))
     batch, sequence = options.get("global_batch"), options.get("sequence")
@@ -339,7 +340,7 @@ def model_call(given: ModelInput | ProfileInput, options: Options) -> ModelCall:
             effort=1.0 if effort is None else effort,
         )
     _refuse_full_device(question)
-    notes = (*where.warnings, *replaced)
+    notes = (*where.warnings, *larger, *replaced)
     per_stage_degrees = options.get("per_stage_degrees", False)
     if options.get("framework") is None and not per_stage_degrees:
         launchable, said = _launchable(question, options)
