@@ -6,7 +6,9 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -15,8 +17,10 @@ import trainwright
 from small_profiles import transformer, write_json
 from trainwright.documents.printing import RefusalResult
 from trainwright.documents.registry import schema_of
+from trainwright.errors import InvalidInput
 from trainwright.formats.document_json import decode
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
 MODEL = ("plan", "llama3-8b", "--cluster", "dgx-h100")
 FULL = Path("/dev/full")
 WORK = ("--global-batch", "64", "--sequence", "2048")
@@ -633,3 +637,34 @@ def test_a_word_that_is_nearly_another_is_refused_with_that_one(refused, words, 
     said = refused(*words)
     assert f"{name}: must be" in said
     assert f'did you mean "{meant}"?' in said
+
+
+def test_what_a_profile_without_a_cluster_lacks_is_said_with_what_to_do(tmp_path: Path) -> None:
+    profile, planned = EXAMPLES / "profile.json", tmp_path / "plan.json"
+    trainwright.plan(profile).save(planned)
+    asked: dict[str, Callable[[], object]] = {
+        "plan the profile again with what changes": lambda: trainwright.what_if(
+            planned, memory="16GiB"
+        ),
+        "plan the profile with --cluster": lambda: trainwright.export(
+            planned, to="pytorch", model="llama3-8b"
+        ),
+        "leave it out, or give --cluster": lambda: trainwright.plan(profile, tp=2),
+    }
+    for told, ask in asked.items():
+        with pytest.raises(InvalidInput, match=told):
+            ask()
+
+
+@pytest.mark.parametrize("ask", [trainwright.plan, trainwright.estimate])
+def test_a_document_in_place_of_a_model_names_its_own_cluster(
+    tmp_path: Path, ask: Callable[..., Any]
+) -> None:
+    written = tmp_path / "run.json"
+    around = {"global_batch": 8, "sequence": 1024}
+    trainwright.estimate("gpt2-xl", cluster="dgx-h100", dp=8, **around).save(written)
+    with pytest.raises(InvalidInput, match=f"or --cluster {written} for that of the document"):
+        ask(written, **around)
+    assert ask(written, cluster=written, **around).document.devices_used == 8
+    with pytest.raises(InvalidInput, match=r"trainwright catalog clusters$"):
+        ask("gpt2-xl", **around)

@@ -101,7 +101,8 @@ def estimate(
     if not isinstance(given, inputs.ModelInput) and not on_cluster:
         return _estimate_profile(given, options.get("plan"), overrides)
 
-    whole = opened(options.get("cluster"))
+    carrier = given.document if isinstance(given, inputs.ModelInput) else None
+    whole = opened(options.get("cluster"), document=carrier)
     if len(whole.cluster.pools) > 1:
         if failure is not None or snapshot is not None:
             problem = "how a run ended is compared with an estimate on one pool"

@@ -122,7 +122,10 @@ def _opened(document: Exportable) -> jobs.Jobbed:
         wanted = (
             "must be a plan or an estimate of a model, or an improvement, what-if or sweep of it"
         )
-        raise InvalidInput.of("document", f'{wanted}, got "{kind}", which has no model to train')
+        lacks = "no model to train"
+        if kind == "plan":
+            lacks = "no cluster to train on: plan the profile with --cluster"
+        raise InvalidInput.of("document", f'{wanted}, got "{kind}", which has {lacks}')
     job: jobs.Jobbed = opened
     return job
 

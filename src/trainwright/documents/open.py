@@ -286,6 +286,12 @@ def priced_plan(document: Any) -> Any:
     return (document.kind == "model-estimate" and document.plan) or document
 
 
+_NO_CLUSTER: Final = (
+    'must be "model-plan", a model\'s plan, got "plan", of a profile without --cluster: plan the '
+    "profile again with what changes, such as --memory"
+)
+
+
 def open_model_plan(document: AnyDocument) -> ModelPlanResult:
     """A model's plan at a path, its figures checked, or the one a result carries.
 
@@ -294,8 +300,11 @@ def open_model_plan(document: AnyDocument) -> ModelPlanResult:
     """
     found: Any = document.document if isinstance(document, Report) else document
     if isinstance(found, (str, Path)):
-        found = load(found, ("model-plan", "model-estimate", *OF_PLANS))
+        kinds = ("model-plan", "model-estimate", *OF_PLANS)
+        found = load(found, kinds, advice={"plan": _NO_CLUSTER})
     found = priced_plan(plan_meant(found))
+    if found.kind == "plan":
+        raise InvalidInput.of("kind", _NO_CLUSTER)
     if found.kind != "model-plan":
         raise InvalidInput.of("kind", f'must be "model-plan", a model\'s plan, got "{found.kind}"')
     plan: ModelPlanResult = found

@@ -312,14 +312,18 @@ class OpenedCluster(NamedTuple):
 GivenCluster: TypeAlias = "str | Path | Cluster | OpenedCluster | None"
 
 
-def opened(cluster: GivenCluster) -> OpenedCluster:
-    """Read what names a cluster; a document stands for the chips that it planned for."""
+def opened(cluster: GivenCluster, *, document: str | None = None) -> OpenedCluster:
+    """Read what names a cluster; a document stands for the chips that it planned for.
+
+    Where none is given, what is said names the `document` that the model is of.
+    """
     from trainwright.cluster import Cluster
     from trainwright.formats.catalog import open_cluster_or_chip
 
     if cluster is None:
+        own = "" if document is None else f", or --cluster {document} for that of the document"
         raise InvalidInput.of(
-            "cluster", "must be given for a model; see: trainwright catalog clusters"
+            "cluster", f"must be given for a model; see: trainwright catalog clusters{own}"
         )
     if isinstance(cluster, OpenedCluster):
         return cluster

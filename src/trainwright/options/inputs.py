@@ -270,12 +270,16 @@ def _keys(value: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInput:
-    """A model without a profile, what its description left open, and the longest it states."""
+    """A model without a profile, what its description left open, and the longest it states.
+
+    `document` is the file of ours that carries it, if one does.
+    """
 
     config: TransformerConfig
     embedded: Embedded
     warnings: tuple[str, ...] = ()
     positions: int | None = None
+    document: str | None = None
 
     def beyond(self, sequence: int | None) -> tuple[str, ...]:
         """What to say of a sequence (in tokens) that is longer than the model states."""
@@ -424,7 +428,8 @@ def _read_file(
                 from trainwright.model import TransformerConfig
 
                 described = decode(TransformerConfig, part.content, path=_CARRIED, source=source)
-                return _no_unit(ModelInput(config=described, embedded=part), unit_s)
+                own = ModelInput(config=described, embedded=part, document=source)
+                return _no_unit(own, unit_s)
             with inside(_CARRIED):
                 if part.kind == "placement":
                     from trainwright.formats.phaze_json import read_phaze

@@ -12,6 +12,7 @@ from trainwright.options.clusters import AUTO_SOFTWARE
 # ---------------------
 
 _MEASURED: Final = "a file with times and sizes states how it trains; leave it out"
+_OR_CLUSTER: Final = f"{_MEASURED}, or give --cluster"
 _MACHINE: Final = "the machine is given as --devices, --memory and --bandwidth"
 _BATCH: Final = "the batch is given as --microbatches"
 _ON_A_CLUSTER: Final = "a profile on a cluster has one planner; leave out this or --cluster"
@@ -20,9 +21,10 @@ _OWN_COSTS: Final = "costs of a profile are its own; leave it out"
 Foreign: TypeAlias = dict[option.Kind, tuple[option.Kind, str]]
 
 
-def _of_models(instead: str = _MEASURED) -> Foreign:
+def _of_models(instead: str = _MEASURED, of_a_profile: str = "") -> Foreign:
     """Refused for whatever has times and sizes, but on a cluster."""
-    return dict.fromkeys((option.Kind.PROFILE, option.Kind.PLACEMENT), (option.Kind.MODEL, instead))
+    told = {option.Kind.PROFILE: of_a_profile or instead, option.Kind.PLACEMENT: instead}
+    return {kind: (option.Kind.MODEL, why) for kind, why in told.items()}
 
 
 def _of_profiles(of_a_model: str, *, on_a_cluster: str = "", placement: str = "") -> Foreign:
@@ -35,8 +37,8 @@ def _of_profiles(of_a_model: str, *, on_a_cluster: str = "", placement: str = ""
     return found
 
 
-_OF_A_MODEL: Final = _of_models()
-_HOW_IT_TRAINS: Final = {**_OF_A_MODEL, option.Kind.MEASURED: (option.Kind.MODEL, _MEASURED)}
+_OF_A_MODEL: Final = _of_models(of_a_profile=_OR_CLUSTER)
+_HOW_IT_TRAINS: Final = {**_of_models(), option.Kind.MEASURED: (option.Kind.MODEL, _MEASURED)}
 
 # The rows, by group as the help prints them
 # ------------------------------------------

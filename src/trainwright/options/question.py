@@ -284,10 +284,12 @@ def model_call(given: ModelInput | ProfileInput, options: Options) -> ModelCall:
 
     Of a profile it has what was measured in place of the model.
     """
+    document = None
     if isinstance(given, ModelInput):
+        document = given.document
         given = tuned(given, options)
         given = as_trained(given, options)
-    where = clusters.opened(options.get("cluster"))
+    where = clusters.opened(options.get("cluster"), document=document)
     cluster, num_devices = clusters.resolve_pools(
         where,
         nodes=options.get("nodes"),
