@@ -6,13 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import trainwright
 from random_cases import cases
 from trainwright.cluster import Cluster
 from trainwright.errors import InvalidInput
 from trainwright.formats import catalog
 from trainwright.model import ContextExchange, Recipe
 from trainwright.plans import Parallelism, StepPrediction
-from trainwright.plans.configuration import Configuration, Overlap, even_blocks
+from trainwright.plans.configuration import Configuration, MemoryOverheads, Overlap, even_blocks
+from trainwright.plans.prediction import BESIDE
 from trainwright.profile import Recompute
 from trainwright.step.predict import price_configuration
 from trainwright.units import GIB
@@ -74,6 +76,23 @@ def test_memory_classes_add_up_to_the_peak(name: str) -> None:
         assert all(size >= 0 for size in classes)
         assert memory.total_bytes == pytest.approx(sum(classes))
         assert memory.workspace_bytes > 0
+
+
+def test_what_is_beside_the_model_is_taken_off_and_priced_alike() -> None:
+    """By planner, bounds and pricing, each of its classes; a class that one of them lacks fails."""
+    each = {name: 1e9 * 2**k for k, name in enumerate(BESIDE)}
+    kept = MemoryOverheads(**each, reserve_bytes=0.0, fragmentation=0.0)
+    none = replace(kept, **dict.fromkeys(each, 0.0))
+    beside = sum(each.values())
+    assert kept.beside_bytes == beside > 0
+    assert kept.room_bytes(80e9) == none.room_bytes(80e9) - beside
+    priced, plain = (price(data=32, zero_stage=3, overheads=each) for each in (kept, none))
+    assert priced.stages[0].memory.beside_bytes == beside
+    assert priced.peak_memory_bytes == pytest.approx(plain.peak_memory_bytes + beside)
+    options = {name.removesuffix("_bytes"): size for name, size in each.items()}
+    around = {"cluster": "dgx-h100", "global_batch": 8, "sequence": 512, "dp": 8}
+    ranks = trainwright.estimate("gpt2-xl", **around, **options).document.memory
+    assert [rank.beside_bytes for rank in ranks] == [beside]
 
 
 @cases(25)

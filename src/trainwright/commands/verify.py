@@ -223,7 +223,7 @@ def _dry_run(document: verify_orders.Verifiable, found: _Findings) -> None:
             peaks = peaks_under(job.model, run, job.orders.schedule)
         predicted = [peak.allocated_bytes for peak in peaks]
     elif isinstance(document, ModelEstimateResult):
-        predicted = [rank.total_bytes - rank.workspace_bytes for rank in document.memory]
+        predicted = [rank.total_bytes - rank.beside_bytes for rank in document.memory]
     else:
         predicted = [rank.memory_bytes for rank in document.ranks]
     found.checks.append(verify_runs.dry_run_check(job, predicted))

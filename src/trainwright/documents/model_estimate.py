@@ -71,7 +71,7 @@ from trainwright.plans.capability import known_target
 from trainwright.plans.configuration import Configuration, is_wide
 from trainwright.plans.job import trains_adapters, unsaid_training
 from trainwright.plans.plan import CommandLine, Embedded
-from trainwright.plans.prediction import MEMORY_CLASSES, StageMemory, StepPrediction
+from trainwright.plans.prediction import BESIDE, MEMORY_CLASSES, StageMemory, StepPrediction
 from trainwright.plans.status import MemorySnapshot, OutOfMemory
 from trainwright.profile.measured_model import MeasuredModel
 from trainwright.provenance import RARE, __version__
@@ -126,6 +126,11 @@ class RankMemory:
     pool: int | None = field(default=None, metadata={RARE: True})
     device_kind: str | None = field(default=None, metadata={RARE: True})
     memory_limit_bytes: float | None = field(default=None, metadata={RARE: True})
+
+    @property
+    def beside_bytes(self) -> float:
+        """What stays and is not the model's, as `StageMemory.beside_bytes`."""
+        return sum(getattr(self, name) or 0.0 for name in BESIDE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

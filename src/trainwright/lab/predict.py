@@ -292,7 +292,7 @@ def engine_peak_bytes(question: Question, step: StepPrediction) -> float:
     peaks = []
     for rank, stage in enumerate(step.stages):
         memory = stage.memory
-        peak = memory.static_bytes + memory.activation_bytes + memory.workspace_bytes + dummies
+        peak = memory.static_bytes + memory.activation_bytes + memory.beside_bytes + dummies
         if rank == len(step.stages) - 1:
             peak += _loss_phase_bytes(question)
         peaks.append(peak)

@@ -718,10 +718,11 @@ def _refuse_full_device(question: ModelQuestion) -> None:
     usable_bytes = max(pool.accelerator.usable_bytes for pool in question.cluster.pools)
     if kept.room_bytes(usable_bytes) <= 0:
         wanted = f"must leave something of the {format_bytes(usable_bytes)} usable on a device"
-        parts = {"reserve": kept.reserve_bytes, "workspace": kept.workspace_bytes}
-        (other, less), (name, most) = sorted(parts.items(), key=lambda part: part[1])
-        beside = f"{format_bytes(most)} beside {format_bytes(less)} of {other}"
-        raise InvalidInput.of(name, f"{wanted}, got {beside}")
+        parts = {"reserve_bytes": kept.reserve_bytes, **kept.beside}
+        named = ((QUESTION_OPTION_OF[each], size) for each, size in parts.items())
+        *others, (name, most) = sorted(named, key=lambda part: part[1])
+        beside = " and ".join(f"{format_bytes(less)} of {other}" for other, less in others)
+        raise InvalidInput.of(name, f"{wanted}, got {format_bytes(most)} beside {beside}")
 
 
 def refuse_empty_space(question: ModelQuestion) -> None:

@@ -30,6 +30,7 @@ from trainwright.plans.plan import (
     WorkloadRecord,
     mapping_name,
 )
+from trainwright.plans.prediction import BESIDE
 from trainwright.profile import USUAL_MODES, Recompute
 from trainwright.profile.measured_model import MeasuredModel
 from trainwright.provenance import RARE
@@ -82,8 +83,9 @@ class MemoryOverheads:
     `workspace_bytes` is what matrix libraries keep (two of 32 MiB on Hopper), `reserve_bytes` what
     the user wants free, `fragmentation` the share by which the allocator reserves more than it
     gives out, where no account says so; the last two count for the verdict, not for the predicted
-    peak. `buffers` says whether communication buffers are counted. What is needed of a device, by
-    the account of the framework (`step.figures`), must stay within its memory with the
+    peak. Each class of `StageMemory` that is beside the model is a field here, of the same name.
+    `buffers` says whether communication buffers are counted. What is needed of a device, by the
+    account of the framework (`step.figures`), must stay within its memory with the
     `fit_probability`, too; at 0 these margins alone decide.
     """
 
@@ -97,9 +99,14 @@ class MemoryOverheads:
         refuse(self._faults())
 
     @property
+    def beside(self) -> dict[str, float]:
+        """What every device holds beside the model, whatever its plan, by field."""
+        return {name: getattr(self, name) for name in BESIDE}
+
+    @property
     def beside_bytes(self) -> float:
-        """What every device holds beside the model, whatever its plan; part of a step's peak."""
-        return self.workspace_bytes
+        """All of `beside`; part of a step's peak."""
+        return float(sum(getattr(self, name) for name in BESIDE))
 
     def needed_bytes(self, peak_bytes: float) -> float:
         """What must be usable of a device for a run of that peak, workspaces in it."""

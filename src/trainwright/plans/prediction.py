@@ -100,7 +100,7 @@ class StageMemory:
     @property
     def beside_bytes(self) -> float:
         """What stays and is not the model's."""
-        return float(sum(getattr(self, name) for name in _BESIDE))
+        return float(sum(getattr(self, name) for name in BESIDE))
 
     @property
     def total_bytes(self) -> float:
@@ -131,7 +131,7 @@ def _classes() -> tuple[MemoryClass, ...]:
 
 MEMORY_CLASSES: Final = _classes()
 _HELD: Final = attrgetter(*(f"{each.name}_bytes" for each in MEMORY_CLASSES))
-_BESIDE: Final = tuple(f"{each.name}_bytes" for each in MEMORY_CLASSES if each.is_beside)
+BESIDE: Final = tuple(f"{each.name}_bytes" for each in MEMORY_CLASSES if each.is_beside)
 _STATIC: Final = attrgetter(*(f"{each.name}_bytes" for each in MEMORY_CLASSES if each.is_static))
 
 

@@ -357,7 +357,7 @@ def _memory(
         microbatches_in_flight=peak.microbatches_in_flight,
         logits_bytes=peak.logits_bytes,
         buffer_bytes=buffer_bytes(work, chunks) if overheads.buffers else 0.0,
-        workspace_bytes=overheads.workspace_bytes,
+        **overheads.beside,
     )
 
 
