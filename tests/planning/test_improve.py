@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache
 from itertools import pairwise
 
@@ -12,16 +12,19 @@ from export_jobs import cluster_of, config_of
 from trainwright.execution import Budget
 from trainwright.model import ContextExchange, CudaGraph, Recipe
 from trainwright.model.recipe import Offload
+from trainwright.options.table import rows_of
 from trainwright.planning.reasons.improve import (
     MOST_OF_IT,
     Improvement,
     Neighbourhood,
     every_improvement,
+    flag_of,
     improvements,
     moves,
     options_between,
     reachable,
     recommended,
+    settings_between,
     worth_listing,
 )
 from trainwright.plans.configuration import Configuration
@@ -270,3 +273,27 @@ def with_recipe(recipe: Recipe, options: str) -> Recipe:
             case "--cuda-graph":
                 recipe = replace(recipe, cuda_graph=CudaGraph(value), cuda_graph_modules=())
     return recipe
+
+
+def test_every_field_of_the_recipe_is_said_by_its_own_option() -> None:
+    """Whatever a move changes there, by the flag of its row: nothing is dropped in silence."""
+    rows = {
+        noun.removeprefix("recipe."): row
+        for row in rows_of("estimate")
+        for noun in row.nouns
+        if noun.startswith("recipe.")
+    }
+    named = {each.name for each in fields(Recipe)}
+    assert named - rows.keys() == {"context_balanced"}  # which the exchange decides
+    assert {name: flag_of(name) for name in rows} == {name: row.flag for name, row in rows.items()}
+    run = Configuration(
+        parallelism=Parallelism(data=8), microbatch_size=1, global_batch=8, sequence_length=512
+    )
+    for name, value, said in (
+        ("dropout", 0.1, "--dropout 0.1"),
+        ("moment_dtypes", ("int8", "fp32"), "--moment-dtype int8,fp32"),
+        ("update_in_backward", True, "--update-in-backward"),
+        ("fused_update", False, "--no-fused-update"),
+    ):
+        other = replace(run, recipe=replace(run.recipe, **{name: value}))
+        assert settings_between(run, other) == said

@@ -36,7 +36,7 @@ from trainwright.model import DEFAULT_RECIPE
 from trainwright.options import clusters
 from trainwright.options.question import DEFAULT_TOP
 from trainwright.options.space import allowed_of, schedule_words
-from trainwright.options.table import words_of
+from trainwright.options.table import option_of, words_of
 from trainwright.planning.question.question import EVERYTHING
 from trainwright.planning.search.framework import USUAL_FRAMEWORKS
 from trainwright.plans import configuration
@@ -262,11 +262,12 @@ def _unlike_its_program(request: FlatRequest | ModelEstimateRequest) -> tuple[st
     precision = recipe.precision or cluster.pools[0].accelerator.default_precision
     own = own_choices(known_target(program) or program, precision, program=program, zero=zero)
     words = {
-        "gradient_dtype": ("--gradient-dtype", "fp32"),
-        "loss_chunk": ("--loss-chunk", "0"),
-        "reduce_dtype": ("--reduce-dtype", recipe.gradient_dtype or "fp32"),
+        "gradient_dtype": "fp32",
+        "loss_chunk": "0",
+        "reduce_dtype": recipe.gradient_dtype or "fp32",
     }
-    lacking = (words[name] for name in own if getattr(recipe, name) is None)
+    flags = option_of("plan")
+    lacking = ((f"--{flags[name]}", words[name]) for name in own if getattr(recipe, name) is None)
     return tuple(word for pair in lacking for word in pair)
 
 

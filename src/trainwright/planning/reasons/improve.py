@@ -17,11 +17,11 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from trainwright.cluster import Cluster, Pool
 from trainwright.errors import InvalidInput, UnsupportedFeature
-from trainwright.model import NO_OFFLOAD, ContextExchange, CudaGraph, Optimizer
+from trainwright.model import NO_OFFLOAD, ContextExchange, CudaGraph, Optimizer, Recipe
 from trainwright.model.config import TRAIN_ALL, LowRank, Tuning
 from trainwright.model.transformer import usual_targets
 from trainwright.plans import StepPrediction
@@ -175,10 +175,13 @@ def _changed_settings(run: Configuration, other: Configuration) -> Iterator[str]
     if other.recipe.fused_update != run.recipe.fused_update:
         yield "--fused-update" if other.recipe.fused_update else "--no-fused-update"
     before, after = run.recipe, other.recipe
-    for field, flag in _OF_RECIPE.items():
-        if (value := getattr(after, field)) != getattr(before, field) and value is not None:
+    changed = [name for name in _OF_RECIPE if getattr(after, name) != getattr(before, name)]
+    for name, value in ((name, getattr(after, name)) for name in changed):
+        if isinstance(value, bool):
+            yield f"--{'' if value else 'no-'}{flag_of(name)}"
+        elif value not in (None, ()):
             values = value if isinstance(value, tuple) else (value,)
-            yield f"--{flag} " + ",".join(map(str, values))
+            yield f"--{flag_of(name)} " + ",".join(map(str, values))
     if (held := after.offload or NO_OFFLOAD) != (before.offload or NO_OFFLOAD):
         for each in fields(held):
             if (share := getattr(held, each.name)) != getattr(
@@ -187,17 +190,22 @@ def _changed_settings(run: Configuration, other: Configuration) -> Iterator[str]
                 yield f"--offload {each.name}={share:g}"
 
 
-# Fields of the recipe that a move changes, as the command line names them.
-_OF_RECIPE: Final = {
-    "loss_chunk": "loss-chunk",
-    "mlp_tile": "mlp-tile",
-    "context_exchange": "context-exchange",
-    "cuda_graph": "cuda-graph",
-    "optimizer": "optimizer",
-    "moment_dtypes": "moment-dtype",
-    "gradient_dtype": "gradient-dtype",
-    "reduce_dtype": "reduce-dtype",
-}
+# Fields of the recipe in the order in which a change of several is said; shares on the host and
+# the kernel of the update are said in words of their own, the balance follows from the exchange.
+_SAID_FIRST: Final = ("loss_chunk", "mlp_tile", "context_exchange", "cuda_graph", "optimizer")
+_SAID_APART: Final = ("offload", "fused_update", "context_balanced")
+_OF_RECIPE: Final = tuple(
+    name
+    for name in dict.fromkeys(
+        (*_SAID_FIRST, "moment_dtypes", *(each.name for each in fields(Recipe)))
+    )
+    if name not in _SAID_APART
+)
+
+
+def flag_of(field: str) -> str:
+    """The option of a field of the recipe, by the rule that the table of options keeps."""
+    return field.replace("_dtypes", "_dtype").replace("_", "-")
 
 
 def _axes(run: Configuration, model: Trained, pool: Pool) -> Iterator[Move]:
@@ -884,17 +892,19 @@ def _in_pieces(run: Configuration) -> Iterator[tuple[str, str, Configuration]]:
 
 def _narrower_states(run: Configuration) -> Iterator[tuple[str, str, Configuration]]:
     """Moments of Adam in 8 bit, then gradients in 16 bit besides."""
-    recipe, flags, words = run.recipe, list[str](), list[str]()
-    for own, flag, word, narrow in (
-        (recipe.moment_dtypes, "--moment-dtype int8", "moments", {"moment_dtypes": ("int8",)}),
-        (recipe.gradient_dtype, "--gradient-dtype bf16", "gradients", {"gradient_dtype": "bf16"}),
-    ):
+    recipe, words = run.recipe, list[str]()
+    narrow: tuple[tuple[str, Any, str], ...] = (
+        ("moment_dtypes", ("int8",), "moments"),
+        ("gradient_dtype", "bf16", "gradients"),
+    )
+    for name, value, word in narrow:
+        own = getattr(recipe, name)
         if recipe.optimizer is not Optimizer.ADAM or own not in (None, ("fp32",)):
             continue
-        recipe = replace(recipe, **narrow)
-        flags, words = [*flags, flag], [*words, word]
+        recipe, words = replace(recipe, **{name: value}), [*words, word]
         said = f"{' and '.join(words)} in fewer bits, which changes what is computed"
-        yield " ".join(flags), said, replace(run, recipe=recipe)
+        changed = replace(run, recipe=recipe)
+        yield settings_between(run, changed), said, changed
 
 
 def _to_the_host(run: Configuration) -> Iterator[tuple[str, str, Configuration]]:
