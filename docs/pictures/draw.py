@@ -1,7 +1,7 @@
 """Draws the pictures of the pages into a folder, by default the one this script is in.
 
-`interleaved.svg` and `families/` are for schedules.md, `charts/` has one for each part
-of an algorithm.
+`interleaved.svg` and `families/`, of those that it shows, are for schedules.md, `charts/` has one
+for each part of an algorithm.
 """
 
 from __future__ import annotations
@@ -54,13 +54,19 @@ def family(name: str) -> Timeline:
     return simulate(schedule, ScheduleCosts.of(schedule.placement))
 
 
+def shown() -> list[str]:
+    """The families with a picture of their own in schedules.md."""
+    page = (Path(__file__).parents[1] / "schedules.md").read_text(encoding="utf-8")
+    return [name for name in FAMILIES if f"(pictures/families/{name}.svg)" in page]
+
+
 def main(folder: Path) -> None:
     """Write every picture."""
     timeline = interleaved()
     picture = gantt_svg(timeline, critical=critical_path(timeline), title="Interleaved 1F1B")
     (folder / "interleaved.svg").write_text(picture, encoding="utf-8")
     (folder / "families").mkdir(exist_ok=True)
-    for name in FAMILIES:
+    for name in shown():
         picture = gantt_svg(
             family(name),
             title=name,

@@ -94,3 +94,11 @@ def test_the_table_says_what_is_generated(name, p):
         said, most = BUBBLES[bubble](p, m, v, k), PEAKS[peak](p, m, v, k)
         assert idle <= said if bubble.startswith("at most") else idle == said, (m, v, k)
         assert held <= most if peak.startswith("at most") else held == most, (m, v, k)
+
+
+def test_pictures_of_families_are_those_that_the_page_shows():
+    """So that drawing them again leaves no file that nobody asked for."""
+    said = PAGE.read_text(encoding="utf-8")
+    shown = set(re.findall(r"\(pictures/families/([\w-]+)\.svg\)", said))
+    stored = {path.stem for path in (PAGE.parent / "pictures" / "families").glob("*.svg")}
+    assert stored == shown <= FAMILIES.keys()
