@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -198,3 +199,17 @@ def test_devices_that_no_stated_degree_uses_are_told(tmp_path: Path) -> None:
     assert any(wanted in each for each in found.warnings)
     cut = trainwright.estimate(**around, source=source, tp=4).document
     assert not any("priced are" in each for each in cut.warnings)
+
+
+def test_the_files_for_megatron_say_what_reads_them_back(tmp_path: Path) -> None:
+    written(tmp_path, "megatron")
+    source, around = (None, tmp_path / "launch.sh"), {"cluster": "dgx-h100"}
+    with pytest.raises(InvalidInput, match="give --vocab-size"):
+        trainwright.estimate(source=source, **around)
+    readme = (tmp_path / "README.md").read_text()
+    told = re.search(r"to read them back .*: the model, or --vocab-size (\d+);", readme)
+    assert told is not None
+    alone = trainwright.estimate(source=source, vocab_size=int(told[1]), **around).document
+    beside = trainwright.estimate("llama3-8b", source=source, **around).document
+    assert alone.step_time_s == beside.step_time_s
+    assert alone.peak_memory_bytes == beside.peak_memory_bytes

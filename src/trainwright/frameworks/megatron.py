@@ -651,6 +651,8 @@ def _asked(job: Job) -> Iterator[str]:
         f"--mock-data --tokenizer-type NullTokenizer --vocab-size {words}"
     )
     yield _RUN
+    told = "a tokenizer decides the vocabulary, which these files leave out"
+    yield f"to read them back (estimate, improve): the model, or --vocab-size {words + 1}; {told}"
 
 
 def argument_lines(job: Job) -> Iterator[str]:
