@@ -241,6 +241,20 @@ def test_kernels_of_a_plan_are_those_of_its_estimate_its_job_and_its_command(ker
     }
 
 
+def test_a_plan_that_its_framework_cannot_run_is_not_said_to_be_launched_by_it():
+    asked = {"cluster": "dgx-h100", "devices": 8, "global_batch": 8, "sequence": 1024, "top": 0}
+    space = {"tp": 1, "pp": 1, "dp": 8, "zero": (1,), "recompute": ("none",)}
+    tiled = trainwright.plan("gpt2-xl", framework="megatron", mlp_tile=256, **asked, **space)
+    assert "as the warnings say, not launched by megatron" in str(tiled)
+    assert any(said.startswith("framework: mlp_tile") for said in tiled.document.warnings)
+    with pytest.raises(trainwright.Inexpressible) as refused:
+        trainwright.export(tiled, "megatron")
+    assert "and without the options named here" in str(refused.value)
+    usual = trainwright.plan("gpt2-xl", framework="megatron", **asked, **space)
+    assert "launched by megatron" in str(usual)
+    assert "not launched by" not in str(usual)
+
+
 def test_a_plan_says_what_its_framework_cannot_be_told_of_the_model():
     asked = {"cluster": "dgx-h100", "devices": 8, "global_batch": 8, "sequence": 1024, "top": 0}
     space = {"tp": 1, "pp": 1, "zero": (1,), "recompute": ("none",)}

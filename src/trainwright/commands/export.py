@@ -81,9 +81,12 @@ def export(
     try:
         bundle = _written(found, job, stamp, target, launcher, is_nearest=nearest is not None)
     except Inexpressible as error:
-        if described is None:
+        planned = isinstance(found, ModelPlanResult) and found.request.space.framework == target
+        if described is None and not planned:
             raise
         told, who = "options such as --schedule or --zero", error.alternatives
+        if planned:  # for the target, and all the same with what it cannot run
+            told = f"--framework {target} and without the options named here"
         raise Inexpressible(target, error.faults, alternatives=who, replan=told) from None
     if described is not None:
         told = "the profile does not say how the model trains: the files say what is usual"

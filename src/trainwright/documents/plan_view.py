@@ -177,7 +177,9 @@ def launch_line(document: ModelPlanResult) -> Iterator[str]:
     framework = document.request.space.framework
     if framework is not None:
         version = TARGETS[framework].replace(" (", ", ").removesuffix(")")
-        yield f"launched by {framework} ({version})"
+        is_run = document.request.model.kind == "profile" or framework in document.launched_by()
+        said = "launched by" if is_run else "as the warnings say, not launched by"
+        yield f"{said} {framework} ({version})"
     if framework is not None or document.groups or document.request.model.kind == "profile":
         return
     if able := document.launched_by():
