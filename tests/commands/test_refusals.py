@@ -668,3 +668,18 @@ def test_a_document_in_place_of_a_model_names_its_own_cluster(
     assert ask(written, cluster=written, **around).document.devices_used == 8
     with pytest.raises(InvalidInput, match=r"trainwright catalog clusters$"):
         ask("gpt2-xl", **around)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "model: must be a JSON object, got text that breaks off"),
+        ("{}", "got an object without keys"),
+    ],
+)
+def test_a_file_that_is_no_model_is_not_called_a_profile(run, folder, text, said):
+    (folder / "config.json").write_text(text, encoding="utf-8")
+    done = run("plan", "config.json")
+    assert done.code == 2
+    assert said in done.err
+    assert "profile: " not in done.err

@@ -254,14 +254,13 @@ def detect(value: Mapping[str, Any], *, source: str | None = None) -> ModelForma
         return ModelFormat.DOCUMENT
     if isinstance(value.get("points"), list):
         return ModelFormat.PROFILE
-    raise InvalidInput.of(
-        "model", f"must be one of: {_LOOKED_FOR}; got keys {_keys(value)}", source=source
-    )
+    got = f"keys {_keys(value)}" if value else "an object without keys"
+    raise InvalidInput.of("model", f"must be one of: {_LOOKED_FOR}; got {got}", source=source)
 
 
 def _keys(value: Mapping[str, Any]) -> str:
     shown = ", ".join(quote(key) for key in list(value)[:6])
-    return f"{shown}, …" if len(value) > 6 else shown or "none"
+    return f"{shown}, …" if len(value) > 6 else shown
 
 
 # What the MODEL argument means: told apart by content, then by name
@@ -379,7 +378,7 @@ def _read_file(
     source, name = str(file), display_name(file)
     data = read_bytes(file, name="model")
     try:
-        text = scan_json(data, source=source)
+        text = scan_json(data, source=source, what="model")
     except InvalidInput:
         if file.suffix.lower() not in _NOT_JSON:
             raise
