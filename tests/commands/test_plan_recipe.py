@@ -241,6 +241,16 @@ def test_kernels_of_a_plan_are_those_of_its_estimate_its_job_and_its_command(ker
     }
 
 
+@pytest.mark.parametrize(("precision", "differs"), [("bf16", False), ("fp16", True)])
+def test_a_usual_precision_that_is_stated_is_no_difference(precision, differs):
+    asked = {"cluster": "dgx-h100", "global_batch": 8, "sequence": 1024, "tp": 1, "pp": 1}
+    usual = trainwright.plan("gpt2-xl", **asked, top=0)
+    stated = trainwright.estimate("gpt2-xl", **asked, precision=precision)
+    for pair in ((usual, stated), (stated, usual)):
+        found = trainwright.diff(*pair).document.request_changes
+        assert ("precision" in {change.key for change in found}) == differs
+
+
 def test_a_plan_that_its_framework_cannot_run_is_not_said_to_be_launched_by_it():
     asked = {"cluster": "dgx-h100", "devices": 8, "global_batch": 8, "sequence": 1024, "top": 0}
     space = {"tp": 1, "pp": 1, "dp": 8, "zero": (1,), "recompute": ("none",)}

@@ -10,6 +10,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeGuard
 
+from trainwright.cluster import Cluster
 from trainwright.commands.output import emit
 from trainwright.documents.difference import (
     Change,
@@ -29,6 +30,7 @@ from trainwright.documents.registry import COMPARABLE
 from trainwright.documents.runs import stated_length
 from trainwright.documents.schedule import ScheduleResult
 from trainwright.errors import InvalidInput
+from trainwright.formats.document_json import decode
 from trainwright.model import DEFAULT_RECIPE
 from trainwright.plans import configuration
 from trainwright.plans.plan import Embedded, Parallelism, SpanRecord
@@ -220,6 +222,8 @@ def run_difference(before: object, after: object) -> Difference:
         raise InvalidInput.of("documents", f"must be of one kind: {kinds} have nothing in common")
     old_s, new_s = before.step_time_s, after.step_time_s
     old, new = _asked_and_found(before, after), _asked_and_found(after, before)
+    for (asked, _), run in ((old, before), (new, after)):
+        asked["precision"] = asked.get("precision") or _usual_precision(run)
     return Difference(
         same_model=same_content(before.request.model, after.request.model),
         time_ratio=new_s / old_s if old_s and new_s is not None else None,
@@ -227,6 +231,13 @@ def run_difference(before: object, after: object) -> Difference:
         + tuple(changes(*cluster_facts(before.request.cluster, after.request.cluster))),
         result_changes=tuple(_shared_changes(old[1], new[1])),
     )
+
+
+def _usual_precision(document: Run) -> str | None:
+    """The number format of a run that states none: the usual one of the devices of its one pool."""
+    where = document.request.cluster
+    pools = () if where is None else decode(Cluster, where.content).pools
+    return pools[0].accelerator.default_precision if len(pools) == 1 else None
 
 
 def _asked_and_found(document: Run, other: Run) -> tuple[dict[str, Any], dict[str, Any]]:
