@@ -76,6 +76,7 @@ def allowed_by(options: Options, *, excluded: frozenset[str] = frozenset()) -> A
     return Allowed(
         **spans,
         only_bounded=(),
+        recomputes_first=False,
         zero_stages=stages,
         mappings=mappings,
         recompute=modes,
@@ -260,6 +261,7 @@ def allowed_of(record: SpaceRecord) -> Allowed:
     return Allowed(
         **spans,
         only_bounded=(),
+        recomputes_first=False,
         zero_stages=record.zero_stages,
         recompute=tuple(
             mode for mode in map(Recompute, modes) if mode not in record.excluded_options

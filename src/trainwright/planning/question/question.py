@@ -248,7 +248,8 @@ class Allowed:
     has, too.
     `framework` None is every plan, whether or not something runs it.
     `mappings` are orders of the axes on the network; `state_copies` is searched where shards fill
-    units of the network unless it is narrowed.
+    units of the network unless it is narrowed. Where a plan `recomputes_first` it does so with the
+    first blocks of every stage, as many in each, or with all that it can; bounds are those of any.
     """
 
     tensor: Span = ANY
@@ -267,6 +268,7 @@ class Allowed:
     searches_orders: bool = False
     framework: str | None = None
     mappings: tuple[AxisOrder, ...] = AXIS_ORDERS
+    recomputes_first: bool = False
 
     def __post_init__(self) -> None:
         refuse(self._faults())

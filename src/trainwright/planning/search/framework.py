@@ -84,6 +84,7 @@ if TYPE_CHECKING:
 
 _ONE: Final = Span.only(1)
 _FULL: Final = (Recompute.FULL,)
+_ALL_OR_NONE: Final = (Recompute.NONE, Recompute.FULL)
 _PIPELINED: Final = Parallelism(pipeline=2)
 _USUAL_S: Final = 5.0  # CPU seconds for a usual plan; of DeepSeek-V3 on 2,048 devices it takes one
 _NO_PLAN_S: Final = 3.0  # CPU seconds after which whoever listens is told of that
@@ -133,8 +134,9 @@ def runnable_spaces(
     spaces = [
         s for pipelined in _by_depth(narrowed, own) for s in _by_recompute(pipelined, own, modules)
     ]
-    if parts := tuple(part for space in spaces for part in _by_backward(space, own)):
-        return parts
+    parts = [part for space in spaces for part in _by_backward(space, own)]
+    if parts:
+        return tuple(sorted(parts, key=lambda part: part.recomputes_first))  # led by the others
     features = (Feature.SPLIT_RECOMPUTE, Feature.SPLIT_ZERO_3)
     name, lacking = next(
         (name, each)
@@ -493,7 +495,7 @@ def _plan_all(question: ModelQuestion, budget: Budget, wanted: _Wanted) -> Model
             in_kind=wanted.in_kind,
             aim=aim,
             crew=wanted.crew,
-            to_beat=to_beat,
+            to_beat=_best_of(found, aim) if asked.allowed.recomputes_first else to_beat,
             begun=begun or opened(asked, part, aim or StepAim(), wanted.shelves),
             told=told,
         )
@@ -551,10 +553,16 @@ def _proved(
     """What was found in all parts of a space, with bounds as high as they are of use.
 
     No plan of a part beats the best of all, and the least bound of all parts is that of the whole.
-    The part whose bound is likely to be the least is proved first.
+    The part whose bound is likely to be the least is proved first, before it one that has all plans
+    of others: these need no more.
     """
     found, enough = list(found), math.inf
-    for done, at in enumerate(sorted(range(len(searched)), key=lambda at: searched[at].least_s)):
+
+    def first(at: int) -> tuple[bool, float]:
+        covers = searched[at].search.shelf.question.allowed.recomputes_first
+        return not covers, searched[at].least_s
+
+    for done, at in enumerate(sorted(range(len(searched)), key=first)):
         best = _best_of(found, aim)
         alone, left = len(searched) == 1, len(searched) - done
         part = budget if alone else _share(budget, searched, found, left=left, aim=aim)
@@ -776,11 +784,14 @@ def _by_recompute(
     if not left:
         offered = ", ".join(mode for mode in USUAL_MODES if _has(mode, own, modules))
         raise InvalidInput.of("recompute", f"must hold one that {own.target} has: {offered}")
-    if RecomputeForm.ANY in forms and Recompute.SELECTIVE not in left:
-        yield replace(allowed, recompute=left)
-        return
+    whole = tuple(mode for mode in left if mode is not Recompute.SELECTIVE)
+    if RecomputeForm.ANY in forms and whole:
+        yield replace(allowed, recompute=whole)
+        left = tuple(mode for mode in left if mode not in whole)
     for mode in left:
         yield replace(allowed, recompute=(mode,))
+    if RecomputeForm.FIRST in forms and {*left} >= {*_ALL_OR_NONE}:
+        yield replace(allowed, recompute=_ALL_OR_NONE, recomputes_first=True)
 
 
 def _by_backward(allowed: Allowed, own: Capability) -> Iterator[Allowed]:
@@ -799,7 +810,7 @@ def _by_backward(allowed: Allowed, own: Capability) -> Iterator[Allowed]:
     whole = tuple(f for f in families if f not in split)
     if whole:
         yield replace(allowed, schedules=whole)
-    if modes and zero:
+    if modes and zero and not (allowed.recomputes_first and modes != allowed.recompute):
         deep = replace(allowed.pipeline, least=max(2, allowed.pipeline.least))
         yield replace(allowed, schedules=split, recompute=modes, zero_stages=zero, pipeline=deep)
 

@@ -39,7 +39,7 @@ from trainwright.planning.question.question import (
     run_of_plan,
 )
 from trainwright.planning.splits.chain import CutsAndRows, Site, Split, fastest_ways
-from trainwright.planning.splits.types import Priced, SplitQuestion, options_of
+from trainwright.planning.splits.types import Priced, SplitQuestion, in_first_blocks, options_of
 from trainwright.planning.splits.vee_cuts import (
     SplitTries,
     Tried,
@@ -253,7 +253,9 @@ def plans_of_split(
     ask it with many rooms in any case (`vee_cuts.fastest_in_rooms`), where that is quickly done.
     """
     every = (*([(split.cuts, split.chosen)] if split.cuts else []), *split.others)
-    plans = [_plan(question, candidate, _stages_of(*each, candidate, profile)) for each in every]
+    plans = [
+        _plan(question, candidate, profile, _stages_of(*each, candidate, profile)) for each in every
+    ]
     if candidate.schedule not in layouts.IN_V:
         return plans
     tried = fastest_plan(question, profile, plans, limit_s=limit_s)
@@ -313,7 +315,7 @@ def split_tries(question: ModelQuestion, candidate: Candidate, profile: Profile)
     """To try splits of a candidate in V."""
 
     def plan_of(split: CutsAndRows) -> Plan:
-        return _plan(question, candidate, _stages_of(*split, candidate, profile))
+        return _plan(question, candidate, profile, _stages_of(*split, candidate, profile))
 
     return SplitTries(question=question, profile=profile, plan_of=plan_of)
 
@@ -356,7 +358,7 @@ def _partition(
     cut = recompute_least(found, roomy, setting, restrictions=restrictions)
     if cut.plan is None or len(cut.plan.stages) != candidate.pipeline:
         return None
-    return _plan(question, candidate, iter(cut.plan.stages))
+    return _plan(question, candidate, profile, cut.plan.stages)
 
 
 def _starts_fuller(question: ModelQuestion, profile: Profile, plans: Sequence[Plan]) -> bool:
@@ -535,17 +537,21 @@ def price_cuts(
     question: ModelQuestion, candidate: Candidate, profile: Profile, split: CutsAndRows
 ) -> Priced | None:
     """The plan of some cuts, priced; None where it does not fit."""
-    plan = _plan(question, candidate, _stages_of(*split, candidate, profile))
+    plan = _plan(question, candidate, profile, _stages_of(*split, candidate, profile))
     return price_plan(question, candidate, profile, plan)
 
 
-def _plan(question: ModelQuestion, candidate: Candidate, stages: Iterator[Stage]) -> Plan:
-    room = None
+def _plan(
+    question: ModelQuestion, candidate: Candidate, profile: Profile, stages: Iterable[Stage]
+) -> Plan:
+    room, stages = None, tuple(stages)
+    if question.allowed.recomputes_first:
+        stages = in_first_blocks(stages, profile)
     if candidate.schedule in layouts.KEEPS_TO_ROOM:
         room = max(1.0, room_of_peak(question, candidate.degrees))
     return Plan(
         room_bytes=room,
-        stages=tuple(stages),
+        stages=stages,
         num_microbatches=question.workload.global_batch // candidate.microbatch_size,
         microbatch_size=candidate.microbatch_size,
         schedule=candidate.schedule,
@@ -603,7 +609,7 @@ def plan_of_own_stages(
     chosen = fastest_ways([site] * candidate.pipeline, cuts, shape)
     if chosen is None:
         return None
-    return _plan(question, candidate, _stages_of(cuts, chosen, candidate, profile))
+    return _plan(question, candidate, profile, _stages_of(cuts, chosen, candidate, profile))
 
 
 def cuts_of(profile: Profile, blocks_per_stage: Sequence[int]) -> tuple[int, ...]:

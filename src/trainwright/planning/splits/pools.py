@@ -54,6 +54,7 @@ from trainwright.planning.splits.types import (
     SplitQuestion,
     best_family_split,
     bound_every_split,
+    in_first_blocks,
     options_of,
     ways_in_chunks,
 )
@@ -615,6 +616,8 @@ def _group(
 
 
 def _plan(shelf: MixedShelf, candidate: MixedCandidate, stages: Sequence[Stage]) -> Plan:
+    if shelf.question.allowed.recomputes_first:  # a framework's, whose replicas run alike
+        stages = in_first_blocks(stages, shelf.profile(candidate.pools[0], candidate.point))
     return Plan(
         stages=tuple(stages),
         num_microbatches=_microbatches(shelf, candidate),

@@ -12,6 +12,7 @@ import numpy as np
 
 from trainwright.cluster import Cluster, NetworkLevel
 from trainwright.errors import UnsupportedFeature
+from trainwright.model import LayerKind
 from trainwright.planning.bounds.stages import (
     StageKinds,
     least_transfers_over,
@@ -39,9 +40,9 @@ from trainwright.planning.splits.vee import (
     bound_v_splits,
     ways_in_v,
 )
-from trainwright.plans import Plan, StepPrediction
+from trainwright.plans import Plan, Stage, StepPrediction
 from trainwright.plans.plan import Parallelism
-from trainwright.profile import Layer, Profile
+from trainwright.profile import Layer, Profile, Recompute
 from trainwright.step.stages import CutHead, group_replicas
 
 if TYPE_CHECKING:
@@ -66,6 +67,39 @@ def options_of(layers: Sequence[Layer], chosen: Sequence[int], profile: Profile)
         left[row] -= 1
         options.append(costs.option_ids[row])
     return tuple(options)
+
+
+def in_first_blocks(stages: Sequence[Stage], profile: Profile) -> tuple[Stage, ...]:
+    """The first blocks of each stage recompute, as many in each as in any, or all layers that can.
+
+    No stage recomputes fewer blocks than before.
+    """
+    costs, layers = profile.costs, profile.structure.layers
+    again = {str(Recompute.NONE), str(Recompute.FULL)}
+    free = {
+        layer.id
+        for layer in layers
+        if again <= {costs.option_ids[row] for row in costs.rows_of(layer.layer_class)}
+    }
+    blocks = {layer.id for layer in layers if layer.name == LayerKind.BLOCK} & free
+
+    ways = [dict(zip(stage.layers, stage.options, strict=True)) for stage in stages]
+    if all(own[layer] == Recompute.FULL for own in ways for layer in own if layer in free):
+        return tuple(stages)
+    inner = [[layer for layer in stage.layers if layer in blocks] for stage in stages]
+    repeated = [
+        at
+        for way, own in zip(ways, inner, strict=True)
+        for at, layer in enumerate(own, 1)
+        if way[layer] == Recompute.FULL
+    ]
+    most = max(repeated, default=0)
+    found = []
+    for stage, way, own in zip(stages, ways, inner, strict=True):
+        way |= {layer: str(Recompute.NONE) for layer in way if layer in free}
+        way |= dict.fromkeys(own[:most], str(Recompute.FULL))
+        found.append(replace(stage, options=tuple(way[layer] for layer in stage.layers)))
+    return tuple(found)
 
 
 # What every search for splits is asked: a candidate, and where it runs
