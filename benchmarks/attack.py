@@ -20,6 +20,11 @@ pool, beside each other, or in one pool alone, as the planner says that it consi
 
     python benchmarks/attack.py --seed 1 --questions 0 --pools 20
 
+`--frameworks N` names a framework in as many questions: a configuration counts if that framework's
+files can be written for it.
+
+    python benchmarks/attack.py --seed 1 --questions 0 --frameworks 20
+
 The exit code is 1 where there is a find; each is printed with what repeats it.
 """
 
@@ -35,7 +40,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import trainwright
 from trainwright.chips.room_answer import recheck
@@ -47,6 +52,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     Configuration = dict[str, Any]
+
+About = Literal["all", "pools", "frameworks"]
 
 ONE_STAGE = ("1f1b", "eager-1f1b", "gpipe", "zb-h1", "zb-h2", "vocab-1", "vocab-2")
 LOOPS = ("interleaved", "depth-first", "breadth-first")
@@ -60,6 +67,9 @@ ODD = ((3, 1), (1, 3), (6, 1), (3, 2), (2, 3), (4, 3), (6, 2), (12, 1))  # group
 SHAPES = EVEN + ODD  # devices of a node, nodes
 BELOW = 1 - 1e-9  # a bound that rounds
 NEIGHBOURS = 24  # of a configuration that are looked at
+FRAMEWORKS = ("megatron", "megatron", "primus", "torchtitan", "pytorch", "deepspeed", "accelerate")
+ROOM = 0.95  # of the memory that is usable, about
+USUAL = ("1f1b", "1f1b", "interleaved")  # what most frameworks run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +84,7 @@ class Question:
     request: dict[str, Any]
     only: dict[str, tuple[Any, ...]]
     pools: tuple[int, ...] = ()  # devices of each, where there are several
+    framework: str = "any"
 
 
 @dataclass(slots=True)
@@ -92,20 +103,23 @@ def attack(
     tries: int | None = None,
     seconds: float = 5,
     most_devices: int = 16,
-    on_pools: bool = False,
+    about: About = "all",
     tell: Callable[[str], None] = lambda find: None,
 ) -> Report:
     """Ask so many questions, and try so many configurations at each, or for so long.
 
-    Each find is told as it is made. An interruption ends it, with what was counted until then.
+    They are about all plans of a cluster, about unlike pools, or about what a framework runs. Each
+    find is told as it is made. An interruption ends it, with what was counted until then.
     """
     report = Report()
-    climb = ClimbPools if on_pools else Climb
+    climb = ClimbPools if about == "pools" else Climb
     with suppress(KeyboardInterrupt), tempfile.TemporaryDirectory() as folder:
         for number in range(questions):
             rng = random.Random(f"{seed}-{number}")  # however long others were tried
-            if on_pools:
+            if about == "pools":
                 draw = drawn_pools
+            elif about == "frameworks":
+                draw = drawn_by_name
             else:
                 is_loop = most_devices >= LOOP_DEVICES and rng.random() < LOOPS_SHARE
                 draw = drawn_loop if is_loop else drawn
@@ -145,12 +159,13 @@ def refuted(plan: Any, found: Climb) -> Iterator[str]:
 
 
 def planned(question: Question) -> Any:
-    """The free space, whatever frameworks can run."""
+    """The free space, whatever frameworks can run, or that of one that is named."""
     only = {name: ",".join(map(str, values)) for name, values in question.only.items()}
     if "micro_batch" in only:
         values = question.only["micro_batch"]
         only["micro_batch"] = f"{values[0]}..{values[-1]}"
-    return trainwright.plan(question.model, framework="any", **question.request, **only).document
+    asked = {"framework": question.framework, **question.request, **only}
+    return trainwright.plan(question.model, **asked).document
 
 
 def drawn(rng: random.Random, folder: Path, number: int, most_devices: int) -> Question:
@@ -258,6 +273,36 @@ def drawn_loop(rng: random.Random, folder: Path, number: int, most_devices: int)
     )
 
 
+def drawn_by_name(rng: random.Random, folder: Path, number: int, most_devices: int) -> Question:
+    """A small model for a framework, where little memory asks for recomputation."""
+    drawn_as = drawn(rng, folder, number, most_devices)
+    framework = rng.choice(FRAMEWORKS)
+    request = drawn_as.request | {"software": framework}
+    request["memory"] = f"{_between(rng, drawn_as, request):.2f}GiB"
+    only = {name: own for name, own in drawn_as.only.items() if name == "zero"}
+    if rng.random() < 1 / 2:
+        only["tp"] = (1,)
+    if rng.random() < 1 / 3:
+        only["pp"] = (rng.choice([p for p in (1, 2, 4) if drawn_as.devices % p == 0]),)
+    only |= {"cp": (1,), "state_copies": (1,)}
+    return replace(drawn_as, request=request, only=only, framework=framework)
+
+
+def _between(rng: random.Random, question: Question, request: dict[str, Any]) -> float:
+    """GiB between what one layout needs that recomputes all blocks and one that recomputes none."""
+    free = request | {"memory": "640GiB"}
+    tensor = rng.choice([t for t in divisors(question.devices) if t <= 2])
+    degrees = {"tp": tensor, "pp": 1, "dp": question.devices // tensor, "zero": rng.randint(0, 3)}
+    needed = []
+    for mode in ("full", "none"):
+        try:
+            found = trainwright.estimate(question.model, recompute=mode, **free, **degrees)
+        except trainwright.InvalidInput:  # replicas that share no sequence
+            return rng.choice((1, 2, 4, 8))
+        needed.append(found.document.peak_memory_bytes / 2**30)
+    return rng.uniform(*needed) / ROOM
+
+
 def _with_encoder(rng: random.Random, text: dict[str, Any]) -> dict[str, Any]:
     """The model behind an encoder of images, which is sometimes as large as the text."""
     width = rng.choice((256, 512, 1024))
@@ -341,7 +386,7 @@ class Climb:
             got = trainwright.estimate(self.question.model, **self.question.request, **how).document
         except (trainwright.InvalidInput, trainwright.UnsupportedFeature):
             return math.inf
-        if not got.fits:
+        if not got.fits or not self._is_run(got):
             return math.inf
         step_s: float = got.step_time_s
         if step_s < self.best_s:
@@ -350,6 +395,16 @@ class Climb:
             self.best_of_chain_s = min(self.best_of_chain_s, step_s)
         return step_s
 
+    def _is_run(self, got: Any) -> bool:
+        """Whether the framework that was named, if any, runs it."""
+        if self.question.framework == "any":
+            return True
+        try:
+            trainwright.export(got, self.question.framework)
+        except (trainwright.Inexpressible, trainwright.InvalidInput):
+            return False
+        return True
+
     def _start(self) -> Configuration | None:
         rng, asked = self.rng, self.question
         left = asked.devices
@@ -357,6 +412,8 @@ class Climb:
         for name in ("tp", "pp", "cp"):
             own = asked.only.get(name) or divisors(left) + [1] * (name == "cp") * 3
             degrees[name] = rng.choice(own)
+            if left % degrees[name]:
+                return None
             left //= degrees[name]
         if asked.batch % left:
             return None
@@ -369,6 +426,8 @@ class Climb:
             "zero": rng.choice(asked.only.get("zero") or range(4)),
             "recompute": rng.choice(("none", "none", "selective", "full")),
         }
+        if asked.framework != "any" and rng.random() < 2 / 3:
+            how["recompute"] = f"full:{rng.randint(1, asked.num_blocks)}"
         if asked.num_experts:
             how["ep"] = rng.choice(divisors(asked.num_experts))
         if left > 1 and rng.random() < 0.1 and "state_copies" not in asked.only:
@@ -386,7 +445,8 @@ class Climb:
             if set(self.question.only.get("schedule", FAMILIES)) & set(ONE_STAGE) == {"gpipe"}:
                 how["schedule"] = "gpipe"  # holds all microbatches on one rank, too
             return how
-        how["schedule"] = family = rng.choice(self.question.only.get("schedule", FAMILIES))
+        offered = FAMILIES if self.question.framework == "any" else USUAL
+        how["schedule"] = family = rng.choice(self.question.only.get("schedule", offered))
         chunks = 1
         if family not in ONE_STAGE:
             most = 2 if family in (*IN_V, *ASKED) else max(2, min(10, count // depth))
@@ -589,20 +649,23 @@ def main() -> int:
     parser.add_argument("--questions", type=int, default=100)
     parser.add_argument("--seconds", type=float, default=10, help="CPU seconds for each question")
     parser.add_argument("--pools", type=int, default=0, help="questions of unlike pools")
+    parser.add_argument("--frameworks", type=int, default=0, help="questions of a framework")
     parser.add_argument("--rooms", type=int, default=0, help="machine rooms")
     parser.add_argument("--systems", type=int, default=300, help="tries of a kind in each of them")
     given = parser.parse_args()
     finds = 0
-    for what, questions in (("questions", given.questions), ("questions of pools", given.pools)):
+    for about in get_args(About):
+        questions = given.questions if about == "all" else getattr(given, about)
         report = attack(
             given.seed,
             questions=questions,
             seconds=given.seconds,
-            on_pools=what != "questions",
+            about=about,
             tell=lambda find: print(find, flush=True),
         )
         finds += len(report.finds)
-        if questions or what == "questions":
+        what = "questions" if about == "all" else f"questions of {about}"
+        if questions or about == "all":
             print(
                 f"{report.questions} {what}, {report.configurations} configurations, "
                 f"{len(report.finds)} finds"

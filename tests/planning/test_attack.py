@@ -39,7 +39,7 @@ def test_no_configuration_beats_what_is_proved(seed, questions):
     ("seed", "questions"), [(5, 2), pytest.param(9, 10, marks=pytest.mark.slow)]
 )
 def test_no_configuration_beats_what_is_proved_of_unlike_pools(seed, questions):
-    found = attack(seed, questions=questions, tries=80, most_devices=4, on_pools=True)
+    found = attack(seed, questions=questions, tries=80, most_devices=4, about="pools")
     assert found.questions == questions
     assert found.finds == []
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 NODE_SCRIPT: Final = "launch.sh"
 SLURM_SCRIPT: Final = "launch.slurm"
+PIPELINE_CODE: Final = "pipeline.py"  # beside the JSON of DeepSpeed
 PREDICTED_FOR: Final = "its time is predicted at the speed of software such as "
 SETTINGS: Final = "its settings stand in "
 _SETTINGS: Final = re.compile(rf"^# {SETTINGS}([\w.-]+)$", re.MULTILINE)

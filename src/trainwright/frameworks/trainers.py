@@ -22,8 +22,7 @@ from typing import Any, Final
 
 from trainwright.errors import Fault, Inexpressible
 from trainwright.formats.catalog import model_entries
-from trainwright.frameworks.jobs.deepspeed import PIPELINE_CODE
-from trainwright.frameworks.launch import commented, header, nodes_of, to_yaml
+from trainwright.frameworks.launch import PIPELINE_CODE, commented, header, nodes_of, to_yaml
 from trainwright.frameworks.megatron import (
     FLAG_OF,
     decided_of_model,

@@ -19,6 +19,7 @@ from trainwright.errors import Fault, InvalidInput
 from trainwright.formats.atomic_file import read_bytes
 from trainwright.formats.json_text import parse_json
 from trainwright.frameworks.jobs import settings
+from trainwright.frameworks.launch import PIPELINE_CODE
 from trainwright.model.recipe import Optimizer, optimizer_named
 
 _MICS: Final = "mics_shard_size"
@@ -407,7 +408,6 @@ def read_deepspeed(text: str, beside: settings.Beside = settings.NOTHING) -> set
     )
 
 
-PIPELINE_CODE: Final = "pipeline.py"  # as an export writes it beside the JSON
 _BOUNDS: Final = re.compile(r"^BOUNDS = \[(\d+(?:, \d+)+)\]", re.MULTILINE)
 
 
