@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import random
 from dataclasses import replace
 from functools import cache
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ from trainwright.planning.question.question import (
     Point,
     Span,
     Workload,
+    estimate_profile,
 )
 from trainwright.planning.search.framework import (
     framework_for,
@@ -35,9 +37,10 @@ from trainwright.planning.search.framework import (
 )
 from trainwright.planning.search.prefetch import Shelf, Shelves
 from trainwright.planning.search.search import plan_model
+from trainwright.planning.splits.types import in_first_blocks
 from trainwright.plans.capability import TARGETS, Demands, RecomputeForm, unsupported
 from trainwright.plans.configuration import own_split
-from trainwright.plans.plan import Parallelism
+from trainwright.plans.plan import Parallelism, Stage
 from trainwright.plans.schedule import FamilyShape, Placing
 from trainwright.profile import Recompute
 from trainwright.scheduling.families import family_named
@@ -549,3 +552,69 @@ def test_no_layout_of_one_microbatch_is_below_the_bound(memory):
         found += [step.step_time_s] * step.fits
     assert plan.lower_bound_s <= min(found) * (1 + 1e-9)
     assert plan.lower_bound_s <= plan.step_time_s
+
+
+@pytest.mark.parametrize(("memory", "data"), [("60GiB", 8), ("55GiB", 8), ("72GiB", 4)])
+def test_a_framework_that_repeats_first_blocks_is_planned_with_as_many_as_memory_asks_for(
+    memory, data
+):
+    """Held to every run without a pipeline that `estimate` can say; all or none would be slower."""
+    asked = {"cluster": "dgx-a100", "devices": data, "global_batch": 32, "sequence": 8192}
+    asked |= {"memory": memory, "software": "megatron"}
+    one = {"tp": "1", "pp": "1", "cp": "1"}
+    found = trainwright.plan("llama3-8b", framework="megatron", **one, **asked).document
+
+    def best_of(modes):
+        runs = [
+            trainwright.estimate(
+                "llama3-8b", dp=data, zero=zero, micro_batch=size, recompute=mode, **asked
+            ).document
+            for zero, size, mode in product(range(4), (1, 2, 4), modes)
+        ]
+        return min((run.step_time_s for run in runs if run.fits), default=math.inf)
+
+    first = best_of([f"full:{count}" for count in range(1, 32)])
+    assert found.step_time_s == pytest.approx(min(first, best_of(("none", "full"))), rel=1e-12)
+    assert first < best_of(("none", "full"))
+    assert found.status == "optimal"
+    assert "megatron" in found.launched_by()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_every_stage_repeats_as_many_of_its_first_blocks(seed):
+    """Never fewer than it did, and nothing else; where all layers repeat they go on to."""
+    rng = random.Random(seed)
+    question = replace(asked("megatron"), model=catalog.model("llama3-8b").config)
+    modes = (Recompute.NONE, Recompute.FULL)
+    question = replace(question, allowed=replace(question.allowed, recompute=modes))
+    profile = estimate_profile(question.estimator(), question, Point(microbatch_size=1, tensor=1))
+    layers = profile.structure.layers
+    cuts = [0, *sorted(rng.sample(range(2, len(layers) - 1), 3)), len(layers)]
+    blocks = {layer.id for layer in layers if layer.name == "block"}
+    stages = [
+        Stage.uniform(
+            tuple(layer.id for layer in layers[first:after]),
+            tuple(
+                str(rng.choice(modes)) if layer.id in blocks else "none"
+                for layer in layers[first:after]
+            ),
+            data_parallel=1,
+            tensor_parallel=1,
+        )
+        for first, after in pairwise(cuts)
+    ]
+    made = in_first_blocks(stages, profile)
+    counts = []
+    for before, now in zip(stages, made, strict=True):
+        own = [o for layer, o in zip(now.layers, now.options, strict=True) if layer in blocks]
+        count = own.count("full")
+        assert own == ["full"] * count + ["none"] * (len(own) - count)
+        assert count >= before.options.count("full")
+        counts.append((count, len(own)))
+    most = max(count for count, _ in counts)
+    assert all(count == min(most, size) for count, size in counts)
+    everywhere = [
+        replace(s, options=tuple("full" if i in blocks else "none" for i in s.layers))
+        for s in stages
+    ]
+    assert in_first_blocks(everywhere, profile) == tuple(everywhere)
