@@ -128,7 +128,8 @@ papers: venv
 	$(BIN)/python benchmarks/papers.py $(if $(TRAINWRIGHT_SHARED),--write)
 
 attack: venv
-	$(BIN)/python benchmarks/attack.py --seed $(ATTACK_SEED) --questions $(ATTACK_QUESTIONS)
+	$(BIN)/python benchmarks/attack.py --seed $(ATTACK_SEED) --questions $(ATTACK_QUESTIONS) \
+		--frameworks $(ATTACK_QUESTIONS) --pools $(ATTACK_QUESTIONS)
 
 test-laws: venv
 	$(PYTEST) --hypothesis-profile=thorough

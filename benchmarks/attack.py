@@ -94,27 +94,37 @@ class Report:
     questions: int = 0
     configurations: int = 0
     finds: list[str] = field(default_factory=list)
+    was_stopped: bool = False
+
+    def add(self, other: Report) -> None:
+        """Count what another found, too."""
+        self.questions += other.questions
+        self.configurations += other.configurations
+        self.finds += other.finds
+        self.was_stopped |= other.was_stopped
 
 
 def attack(
     seed: int,
     *,
     questions: int,
+    first: int = 0,
     tries: int | None = None,
     seconds: float = 5,
     most_devices: int = 16,
     about: About = "all",
     tell: Callable[[str], None] = lambda find: None,
 ) -> Report:
-    """Ask so many questions, and try so many configurations at each, or for so long.
+    """Ask so many questions from the `first` on, and try so many configurations or for so long.
 
     They are about all plans of a cluster, about unlike pools, or about what a framework runs. Each
     find is told as it is made. An interruption ends it, with what was counted until then.
     """
     report = Report()
     climb = ClimbPools if about == "pools" else Climb
+    report.was_stopped = True
     with suppress(KeyboardInterrupt), tempfile.TemporaryDirectory() as folder:
-        for number in range(questions):
+        for number in range(first, first + questions):
             rng = random.Random(f"{seed}-{number}")  # however long others were tried
             if about == "pools":
                 draw = drawn_pools
@@ -129,12 +139,14 @@ def attack(
             except (trainwright.InvalidInput, trainwright.UnsupportedFeature):
                 continue  # the request leaves nothing to choose
             report.questions += 1
-            where = f"seed {seed}, question {number}: {question.request} {question.only}"
+            where = f"seed {seed}, question {number} of {about}: {question.framework}, "
+            where += f"{question.request} {question.only}"
             found = climb(question, rng, tries=tries, seconds=seconds).run()
             report.configurations += found.tried
             for fault in refuted(plan, found):
                 report.finds.append(f"{where}: {fault}")
                 tell(report.finds[-1])
+        report.was_stopped = False
     return report
 
 
@@ -655,23 +667,32 @@ def main() -> int:
     parser.add_argument("--rooms", type=int, default=0, help="machine rooms")
     parser.add_argument("--systems", type=int, default=300, help="tries of a kind in each of them")
     given = parser.parse_args()
-    finds = 0
-    for about in get_args(About):
-        questions = given.questions if about == "all" else getattr(given, about)
-        report = attack(
-            given.seed,
-            questions=questions,
-            seconds=given.seconds,
-            about=about,
-            tell=lambda find: print(find, flush=True),
-        )
-        finds += len(report.finds)
-        what = "questions" if about == "all" else f"questions of {about}"
-        if questions or about == "all":
+    counts = {"all": given.questions, "pools": given.pools, "frameworks": given.frameworks}
+    reports: dict[About, Report] = {about: Report() for about in get_args(About)}
+    for number in range(max(counts.values())):  # in turn, as it may be stopped at any time
+        asked = [about for about in reports if number < counts[about]]
+        for about in asked:
+            one = attack(
+                given.seed,
+                questions=1,
+                first=number,
+                seconds=given.seconds,
+                about=about,
+                tell=lambda find: print(find, flush=True),
+            )
+            reports[about].add(one)
+            if one.was_stopped:
+                break
+        if any(report.was_stopped for report in reports.values()):
+            break
+    for about, report in reports.items():
+        if counts[about]:
+            what = "questions" if about == "all" else f"questions of {about}"
             print(
                 f"{report.questions} {what}, {report.configurations} configurations, "
                 f"{len(report.finds)} finds"
             )
+    finds = sum(len(report.finds) for report in reports.values())
     tried, found = attack_rooms(
         given.seed,
         rooms=given.rooms,

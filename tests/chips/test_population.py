@@ -20,7 +20,12 @@ from trainwright.formats.document_json import FileJournal
 from trainwright.plans.status import Status
 
 SCALE = np.ones(2)
-SMALL = {"batch_size": 40}
+
+
+@pytest.fixture(autouse=True)
+def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many that a sweep of few designs is stopped between them."""
+    monkeypatch.setattr(population, "BATCH_SIZE", 40)
 
 
 def same(first: Population, second: Population) -> bool:
@@ -33,17 +38,15 @@ def same(first: Population, second: Population) -> bool:
 @pytest.mark.slow
 def test_two_processes_give_the_same_bits() -> None:
     asked = question(BERT, space=some_designs(80, 8), devices=64)
-    alone, _ = populate(asked, Budget(), scale_s=SCALE, **SMALL)
-    together, finished = populate(
-        asked, Budget(), scale_s=SCALE, executor=LocalPool(workers=2), **SMALL
-    )
+    alone, _ = populate(asked, Budget(), scale_s=SCALE)
+    together, finished = populate(asked, Budget(), scale_s=SCALE, executor=LocalPool(workers=2))
     assert finished
     assert same(alone, together)
 
 
 def test_a_sweep_that_was_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
     asked = question(BERT, GPT2_XL, space=some_designs(150, 8), devices=64)
-    alone, _ = populate(asked, Budget(), scale_s=SCALE, **SMALL)
+    alone, _ = populate(asked, Budget(), scale_s=SCALE)
     budget, path = Budget(), tmp_path / "journal"
     polls = []
 
@@ -54,11 +57,11 @@ def test_a_sweep_that_was_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
 
     budget.on_progress = stop
     journal = FileJournal(path, about="x")
-    _, finished = populate(asked, budget, scale_s=SCALE, journal=journal, **SMALL)
+    _, finished = populate(asked, budget, scale_s=SCALE, journal=journal)
     assert not finished
     assert len(journal) == 2
     resumed = FileJournal(path, about="x")
-    found, finished = populate(asked, Budget(), scale_s=SCALE, journal=resumed, **SMALL)
+    found, finished = populate(asked, Budget(), scale_s=SCALE, journal=resumed)
     assert finished
     assert len(resumed) == 4
     assert same(alone, found)
@@ -125,9 +128,9 @@ def test_dask_searches_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     ) as cluster:
         pool = DaskPool(address=cluster.scheduler_address)
         found = search(asked, Budget(), executor=pool)
-        priced, _ = populate(asked, Budget(), scale_s=SCALE[:1], executor=pool, **SMALL)
+        priced, _ = populate(asked, Budget(), scale_s=SCALE[:1], executor=pool)
     assert same_search(search(asked, Budget()), found)
-    alone, _ = populate(asked, Budget(), scale_s=SCALE[:1], **SMALL)
+    alone, _ = populate(asked, Budget(), scale_s=SCALE[:1])
     assert same(alone, priced)
 
 
@@ -135,8 +138,6 @@ def test_dask_searches_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_dask_gives_the_same_bits() -> None:
     pytest.importorskip("distributed")
     asked = question(BERT, space=some_designs(1000, 8), devices=64)
-    alone, _ = populate(asked, Budget(), scale_s=SCALE[:1], **SMALL)
-    found, _ = populate(
-        asked, Budget(), scale_s=SCALE[:1], executor=DaskPool(address="local"), **SMALL
-    )
+    alone, _ = populate(asked, Budget(), scale_s=SCALE[:1])
+    found, _ = populate(asked, Budget(), scale_s=SCALE[:1], executor=DaskPool(address="local"))
     assert same(alone, found)
