@@ -63,6 +63,26 @@ def model_plan() -> ModelPlanResult:
 
 
 @cache
+def of_unequal_degrees() -> ModelPlanResult:
+    """A model's plan whose first stage is split over two devices, the others not."""
+    made = planned(
+        ModelPlanResult,
+        "llama2-7b",
+        cluster="dgx-a100",
+        devices=5,
+        memory="40GiB",
+        micro_batch=1,
+        global_batch=12,
+        sequence=1024,
+        schedule="1f1b",
+        per_stage_degrees=True,
+        calibration="none",
+    )
+    assert made.parallelism is None
+    return made
+
+
+@cache
 def model_estimate() -> ModelEstimateResult:
     """Two chunks per rank, tensor and data parallelism across both network levels."""
     made: Report[ModelEstimateResult] = trainwright.estimate(

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import trainwright
 from random_cases import cases
+from reported import of_unequal_degrees
 from trainwright.cluster import Cluster
 from trainwright.documents.explanation import recommended_plan
 from trainwright.documents.improvement import (
@@ -511,18 +512,6 @@ def test_every_change_of_such_a_plan_is_a_plan_that_takes_what_is_said():
 
 
 def test_stages_that_differ_in_degrees_are_refused_with_what_to_do():
-    made = trainwright.plan(
-        "llama2-7b",
-        cluster="dgx-a100",
-        devices=5,
-        memory="40GiB",
-        micro_batch=1,
-        global_batch=12,
-        sequence=1024,
-        schedule="1f1b",
-        per_stage_degrees=True,
-        calibration="none",
-    )
-    assert made.document.parallelism is None
+    made = of_unequal_degrees()
     with pytest.raises(UnsupportedFeature, match=r"plan again without --per-stage-degrees"):
         trainwright.improve(made)

@@ -322,26 +322,16 @@ def test_schedules_beyond_drawing_are_left_out_and_that_is_said(monkeypatch):
 
 
 def test_stages_of_unequal_degrees_have_a_page_without_a_schedule():
-    made = trainwright.plan(
-        "llama2-7b",
-        cluster="dgx-a100",
-        devices=5,
-        memory="40GiB",
-        micro_batch=1,
-        global_batch=12,
-        sequence=1024,
-        schedule="1f1b",
-        per_stage_degrees=True,
-        calibration="none",
-    )
-    assert made.document.parallelism is None
-    page = trainwright.report(made)
+    plan = reported.of_unequal_degrees()
+    page = trainwright.report(plan)
     assert "differ in degrees" in page.document.documents[0].left_out[0]
     shown = Page(page.html)
     degrees = list(
         zip(values(shown, "data_parallel"), values(shown, "tensor_parallel"), strict=True)
     )
-    expected = [(str(s.data_parallel), str(s.tensor_parallel)) for s in made.stages]
+    expected = [
+        (str(s.data_parallel), str(s.tensor_parallel)) for s in reported.of_unequal_degrees().stages
+    ]
     assert degrees == expected
     assert len(set(degrees)) > 1
 

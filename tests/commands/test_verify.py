@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 
 import trainwright
-from reported import model_estimate, model_plan, placement, profile_plan
-from trainwright.documents.model_plan import ModelPlanResult
+from reported import model_estimate, model_plan, of_unequal_degrees, placement, profile_plan
 from trainwright.documents.verification import KeptBytes, Outcome, VerificationResult
 from trainwright.errors import InvalidInput, MissingExtra
 from trainwright.formats.schedule_json import ScheduleSpec
@@ -55,25 +54,7 @@ def test_a_pipeline_holds_on_levels_0_and_1_without_pytorch(make, no_torch):
     assert found.missing_extra is None
 
 
-def unequal() -> ModelPlanResult:
-    """A model's plan whose first stage is split over two devices, the others not."""
-    made = trainwright.plan(
-        "llama2-7b",
-        cluster="dgx-a100",
-        devices=5,
-        memory="40GiB",
-        micro_batch=1,
-        global_batch=12,
-        sequence=1024,
-        schedule="1f1b",
-        per_stage_degrees=True,
-        calibration="none",
-    )
-    assert made.document.parallelism is None
-    return made.document
-
-
-@pytest.mark.parametrize("make", [profile_plan, placement, unequal])
+@pytest.mark.parametrize("make", [profile_plan, placement, of_unequal_degrees])
 def test_a_plan_with_degrees_per_stage_is_replayed_replica_by_replica(make, no_torch):
     found = trainwright.verify(make(), level=1).document
     assert found.passed
