@@ -75,6 +75,15 @@ SLOW = ("torchtitan@0.3", "pytorch", "deepspeed", "nanotron", "trl", "automodel"
 MEMORY_GIB = {"llamafactory": 40}  # neither cuts layers nor keeps two copies of their state
 
 
+def repeats_first(plan):
+    """Whether as many layers of every stage repeat, from its first block on."""
+    counts = {stage.options.count("full") for stage in plan.stages}
+    run = ("full",) * max(counts)
+    return len(counts) == 1 and all(
+        run in (stage.options[: len(run)], stage.options[1 : len(run) + 1]) for stage in plan.stages
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "target",
@@ -100,7 +109,7 @@ def test_a_plan_for_a_framework_demands_nothing_it_lacks(target):
             parallelism=plan.parallelism,
             schedule=plan.schedule,
             shape=family_named(plan.schedule).shape(plan.parallelism.virtual_stages),
-            recompute=RecomputeForm.ANY
+            recompute=(RecomputeForm.FIRST if repeats_first(plan) else RecomputeForm.ANY)
             if mixed
             else {
                 Recompute.NONE: RecomputeForm.NONE,

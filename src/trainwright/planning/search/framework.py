@@ -488,6 +488,7 @@ def _plan_all(question: ModelQuestion, budget: Budget, wanted: _Wanted) -> Model
     for at, (asked, begun) in enumerate(parts):
         alone, left = len(parts) == 1, len(parts) - at + _PROOFS * len(parts)
         part = budget if alone else _share(budget, searched, found, left=left, aim=aim)
+        known = _best_of(found, aim) if asked.allowed.recomputes_first else math.inf
         own = search_model(
             asked,
             part,
@@ -495,7 +496,7 @@ def _plan_all(question: ModelQuestion, budget: Budget, wanted: _Wanted) -> Model
             in_kind=wanted.in_kind,
             aim=aim,
             crew=wanted.crew,
-            to_beat=_best_of(found, aim) if asked.allowed.recomputes_first else to_beat,
+            to_beat=min(to_beat, known),
             begun=begun or opened(asked, part, aim or StepAim(), wanted.shelves),
             told=told,
         )
