@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import time
 from collections.abc import Iterator
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 
@@ -70,3 +71,14 @@ def test_executors_are_named_as_users_write_them() -> None:
 def test_a_missing_package_is_one_clear_sentence() -> None:
     with pytest.raises(MissingExtra, match=r"install it with: pip install '\.\[dask\]'"):
         next(iter(DaskPool(address="local").map(pow, 2.0, [1])))
+
+
+def test_a_pool_in_which_a_worker_died_waits_for_no_other():
+    """One that was being started when another died is never told to end, and CPython waits."""
+    with LocalPool(workers=1).crew() as crew:
+        crew.hand(time.sleep, 600)
+        pool = crew.pool
+        while not any(process.is_alive() for process in pool._processes.values()):
+            time.sleep(0.01)
+        pool._broken = "another died"
+    assert not pool._processes  # None: it has ended

@@ -128,7 +128,7 @@ class LocalPool:
             while waiting:
                 yield waiting.pop(0).result()
         finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+            _end(pool)
 
     @contextmanager
     def crew(self) -> Iterator[Crew]:
@@ -137,7 +137,7 @@ class LocalPool:
         try:
             yield _Processes(pool, self.workers)
         finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+            _end(pool)
 
     def _pool(self, begin: Callable[..., None], *given: object) -> ProcessPoolExecutor:
         from concurrent.futures import ProcessPoolExecutor
@@ -149,6 +149,17 @@ class LocalPool:
             initializer=begin,
             initargs=given,
         )
+
+
+def _end(pool: ProcessPoolExecutor) -> None:
+    """Wait for the workers, but for none that outlives a pool in which one died.
+
+    Where one was being started just then, nothing tells it to end, and CPython waits for it.
+    """
+    if getattr(pool, "_broken", False):
+        for process in [*(getattr(pool, "_processes", None) or {}).values()]:
+            process.kill()
+    pool.shutdown(wait=True, cancel_futures=True)
 
 
 @dataclass(frozen=True, slots=True)
