@@ -35,7 +35,13 @@ TAKERS = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+SOME_KINDS = [
+    pytest.param(kind, marks=() if at % 6 == 0 else pytest.mark.slow)
+    for at, kind in enumerate(KINDS)
+]
+
+
+@pytest.mark.parametrize("kind", SOME_KINDS)
 @pytest.mark.parametrize("command", TAKERS)
 def test_a_kind_that_a_command_does_not_take_is_refused_with_where_it_goes(command, kind, tmp_path):
     take, kinds = TAKERS[command]

@@ -563,7 +563,14 @@ def test_no_layout_of_one_microbatch_is_below_the_bound(memory):
     assert plan.lower_bound_s <= plan.step_time_s
 
 
-@pytest.mark.parametrize(("memory", "data"), [("60GiB", 8), ("55GiB", 8), ("72GiB", 4)])
+@pytest.mark.parametrize(
+    ("memory", "data"),
+    [
+        ("60GiB", 8),
+        pytest.param("55GiB", 8, marks=pytest.mark.slow),
+        pytest.param("72GiB", 4, marks=pytest.mark.slow),
+    ],
+)
 def test_a_framework_that_repeats_first_blocks_is_planned_with_as_many_as_memory_asks_for(
     memory, data
 ):
