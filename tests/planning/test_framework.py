@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from dataclasses import replace
@@ -594,6 +595,44 @@ def test_a_framework_that_repeats_first_blocks_is_planned_with_as_many_as_memory
     assert first < best_of(("none", "full"))
     assert found.status == "optimal"
     assert "megatron" in found.launched_by()
+
+
+@pytest.mark.parametrize(
+    "memory",
+    [
+        "7.25GiB",
+        *(pytest.param(f"{size}GiB", marks=pytest.mark.slow) for size in (5.75, 6.5, 6.75, 7, 7.5)),
+    ],
+)
+def test_where_blocks_differ_no_fewer_first_ones_would_do(memory, tmp_path):
+    """Dense blocks and experts save unlike bytes, so that which of them repeat matters."""
+    config = {
+        "model_type": "qwen3_moe",
+        "hidden_size": 1024,
+        "intermediate_size": 4096,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 16,
+        "head_dim": 64,
+        "vocab_size": 8000,
+        "max_position_embeddings": 8192,
+        "num_experts": 8,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 4096,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [0, 1, 4, 5, 8, 9],
+    }
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+    asked = {"cluster": "dgx-a100", "devices": 4, "global_batch": 16, "sequence": 4096}
+    asked |= {"memory": memory, "software": "megatron", "zero": 3, "micro_batch": 1}
+    one = {"tp": 1, "pp": 1, "cp": 1, "ep": 1}
+    found = trainwright.plan(path, framework="megatron", **one, **asked).document
+    modes = ("none", *(f"full:{count}" for count in range(1, 12)), "full")
+    runs = [trainwright.estimate(path, dp=4, recompute=mode, **asked).document for mode in modes]
+    least_s = min(run.step_time_s for run in runs if run.fits)
+    assert found.step_time_s == pytest.approx(least_s, rel=1e-12)
+    assert found.lower_bound_s <= least_s * (1 + 1e-12)
 
 
 @pytest.mark.parametrize("seed", range(6))

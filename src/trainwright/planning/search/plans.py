@@ -39,7 +39,13 @@ from trainwright.planning.question.question import (
     run_of_plan,
 )
 from trainwright.planning.splits.chain import CutsAndRows, Site, Split, fastest_ways
-from trainwright.planning.splits.types import Priced, SplitQuestion, in_first_blocks, options_of
+from trainwright.planning.splits.types import (
+    Priced,
+    SplitQuestion,
+    in_first_blocks,
+    options_of,
+    with_fewer_first_blocks,
+)
 from trainwright.planning.splits.vee_cuts import (
     SplitTries,
     Tried,
@@ -562,7 +568,21 @@ def _plan(
 def price_plan(
     question: ModelQuestion, candidate: Candidate, profile: Profile, plan: Plan
 ) -> Priced | None:
-    """The plan priced, of families in V not in full (`priced_in_full`); None where it misfits."""
+    """The plan priced, of families in V not in full (`priced_in_full`); None where it misfits.
+
+    Of one that repeats first blocks it is that with the fewest that fits.
+    """
+    tried = [plan]
+    if question.allowed.recomputes_first:
+        fewer = with_fewer_first_blocks(plan.stages, profile)
+        tried[:0] = [replace(plan, stages=stages) for stages in fewer]
+    found = (_if_it_fits(question, candidate, profile, each) for each in tried)
+    return next((each for each in found if each is not None), None)
+
+
+def _if_it_fits(
+    question: ModelQuestion, candidate: Candidate, profile: Profile, plan: Plan
+) -> Priced | None:
     in_full = candidate.schedule not in layouts.IN_V
     step = predict_step(plan, profile, question.cluster, **question.step_terms, in_full=in_full)
     if missing_of_plan(question, plan, profile, step) > 0:

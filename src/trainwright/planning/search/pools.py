@@ -556,6 +556,8 @@ class MixedSearch:
             return 0.0
         if found.found is not None:
             self._keep(found.found)
+        if self.shelf.question.allowed.recomputes_first:  # cuts may have a plan that is faster
+            return 0.0
         return found.bound_s
 
     def _in_rooms(self, node: _Bounded, rooms: Iterator[int]) -> float:

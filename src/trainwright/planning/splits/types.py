@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -72,34 +72,65 @@ def options_of(layers: Sequence[Layer], chosen: Sequence[int], profile: Profile)
 def in_first_blocks(stages: Sequence[Stage], profile: Profile) -> tuple[Stage, ...]:
     """The first blocks of each stage recompute, as many in each as in any, or all layers that can.
 
-    No stage recomputes fewer blocks than before.
+    No stage recomputes fewer blocks than before. Where these are alike none could.
     """
-    costs, layers = profile.costs, profile.structure.layers
-    again = {str(Recompute.NONE), str(Recompute.FULL)}
-    free = {
-        layer.id
-        for layer in layers
-        if again <= {costs.option_ids[row] for row in costs.rows_of(layer.layer_class)}
-    }
-    blocks = {layer.id for layer in layers if layer.name == LayerKind.BLOCK} & free
-
-    ways = [dict(zip(stage.layers, stage.options, strict=True)) for stage in stages]
-    if all(own[layer] == Recompute.FULL for own in ways for layer in own if layer in free):
+    first = _FirstBlocks.of(stages, profile)
+    if all(
+        way[layer] == Recompute.FULL for way in first.ways for layer in way if layer in first.free
+    ):
         return tuple(stages)
-    inner = [[layer for layer in stage.layers if layer in blocks] for stage in stages]
-    repeated = [
+    repeated = (
         at
-        for way, own in zip(ways, inner, strict=True)
+        for way, own in zip(first.ways, first.blocks, strict=True)
         for at, layer in enumerate(own, 1)
         if way[layer] == Recompute.FULL
-    ]
-    most = max(repeated, default=0)
-    found = []
-    for stage, way, own in zip(stages, ways, inner, strict=True):
-        way |= {layer: str(Recompute.NONE) for layer in way if layer in free}
-        way |= dict.fromkeys(own[:most], str(Recompute.FULL))
-        found.append(replace(stage, options=tuple(way[layer] for layer in stage.layers)))
-    return tuple(found)
+    )
+    return first.with_first(max(repeated, default=0))
+
+
+def with_fewer_first_blocks(
+    stages: Sequence[Stage], profile: Profile
+) -> Iterator[tuple[Stage, ...]]:
+    """What else may be tried of such stages, from no block of each on; nothing if all are alike.
+
+    Blocks that are not differ in what one saves by the other, so fewer may do.
+    """
+    first = _FirstBlocks.of(stages, profile)
+    classes = {each.layer_class for each in profile.structure.layers if each.id in first.free}
+    if len(classes) > 1:
+        yield from map(first.with_first, range(1 + max(map(len, first.blocks))))
+
+
+class _FirstBlocks(NamedTuple):
+    """Stages whose first blocks may recompute: the layers that can, and those blocks of each."""
+
+    stages: Sequence[Stage]
+    free: frozenset[int]
+    ways: list[dict[int, str]]
+    blocks: list[list[int]]
+
+    @classmethod
+    def of(cls, stages: Sequence[Stage], profile: Profile) -> _FirstBlocks:
+        costs, layers = profile.costs, profile.structure.layers
+        again = {str(Recompute.NONE), str(Recompute.FULL)}
+        free = frozenset(
+            layer.id
+            for layer in layers
+            if again <= {costs.option_ids[row] for row in costs.rows_of(layer.layer_class)}
+        )
+        inner = {layer.id for layer in layers if layer.name == LayerKind.BLOCK} & free
+        ways = [dict(zip(stage.layers, stage.options, strict=True)) for stage in stages]
+        blocks = [[layer for layer in stage.layers if layer in inner] for stage in stages]
+        return cls(stages, free, ways, blocks)
+
+    def with_first(self, count: int) -> tuple[Stage, ...]:
+        """The stages where so many blocks of each recompute, and no other layer does."""
+        found = []
+        for stage, way, own in zip(self.stages, self.ways, self.blocks, strict=True):
+            now = way | {layer: str(Recompute.NONE) for layer in way if layer in self.free}
+            now |= dict.fromkeys(own[:count], str(Recompute.FULL))
+            found.append(replace(stage, options=tuple(now[layer] for layer in stage.layers)))
+        return tuple(found)
 
 
 # What every search for splits is asked: a candidate, and where it runs
