@@ -228,7 +228,17 @@ _MOST_USED = "Most used"
 
 
 class ShellCommand(click.Command):
-    """A command with its help in groups, what matters first at the front."""
+    """`command` of the module of its name, with help in groups, what matters first at the front."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Leave in the context what was given, read, and load what is called with it."""
+        rest = super().parse_args(ctx, args)
+        if self.name is not None and not ctx.resilient_parsing:  # else words are completed
+            given, ctx.params = ctx.params, _values(self.name, ctx.params)
+            if self.name in _REPEATED:
+                ctx.meta[COMMAND_LINE] = _command_line(self.name, given)
+            self.callback = import_module(f"trainwright.commands.{self.name}").command
+        return rest
 
     def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         """Arguments with what they mean, then the options of each group."""
@@ -262,21 +272,13 @@ class ShellCommand(click.Command):
 
 @cache
 def shell_command(name: str, summary: str) -> click.Command:
-    """The command of a name: `command` of its module, called with what was given."""
-
-    def call(**given: Any) -> None:
-        values = _values(name, given)
-        if name in _REPEATED:
-            click.get_current_context().meta[COMMAND_LINE] = _command_line(name, given)
-        import_module(f"trainwright.commands.{name}").command(**values)
-
+    """The command of a name, from the table of options."""
     return ShellCommand(
         name,
         params=[
             *map(_argument, ARGUMENTS.get(name, ())),
             *map(_option, rows_of_command(name)),
         ],
-        callback=call,
         help=summary,
     )
 
