@@ -572,24 +572,16 @@ def price_plan(
 
     Of one that repeats first blocks it is that with the fewest that fits.
     """
-    tried = [plan]
+    tried, in_full = [plan], candidate.schedule not in layouts.IN_V
     if question.allowed.recomputes_first:
         fewer = with_fewer_first_blocks(plan.stages, profile)
         tried[:0] = [replace(plan, stages=stages) for stages in fewer]
-    found = (_if_it_fits(question, candidate, profile, each) for each in tried)
-    return next((each for each in found if each is not None), None)
-
-
-def _if_it_fits(
-    question: ModelQuestion, candidate: Candidate, profile: Profile, plan: Plan
-) -> Priced | None:
-    in_full = candidate.schedule not in layouts.IN_V
-    step = predict_step(plan, profile, question.cluster, **question.step_terms, in_full=in_full)
-    if missing_of_plan(question, plan, profile, step) > 0:
-        return None
-    if not _host_holds(question, plan, profile, step):
-        return None
-    return Priced(candidate=candidate, plan=plan, profile=profile, step=step)
+    for each in tried:
+        step = predict_step(each, profile, question.cluster, **question.step_terms, in_full=in_full)
+        fits = missing_of_plan(question, each, profile, step) <= 0
+        if fits and _host_holds(question, each, profile, step):
+            return Priced(candidate=candidate, plan=each, profile=profile, step=step)
+    return None
 
 
 # The stages that a framework makes itself, where a plan cannot tell it others
