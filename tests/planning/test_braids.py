@@ -13,7 +13,7 @@ from trainwright.errors import TrainwrightError
 from trainwright.execution import Budget
 from trainwright.planning.bounds.step import Hidden
 from trainwright.planning.question.question import Span, estimate_profile
-from trainwright.planning.search.prefetch import Shelf
+from trainwright.planning.search.frontier import Shelf
 from trainwright.planning.search.search import plan_model
 from trainwright.profile import TimeKind
 from trainwright.scheduling.families import FamilyRequest, generate

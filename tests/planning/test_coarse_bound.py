@@ -57,8 +57,7 @@ from trainwright.planning.question.question import (
     Workload,
     estimate_profile,
 )
-from trainwright.planning.search.frontier import Frontier, least_of
-from trainwright.planning.search.prefetch import Shelf
+from trainwright.planning.search.frontier import Frontier, Shelf, least_of
 from trainwright.plans import Plan, Stage
 from trainwright.plans.configuration import Kernels, Overlap
 from trainwright.step.pipeline import PipelineShape, PipelineTimes, pipeline_ends_s

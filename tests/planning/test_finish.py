@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from exhaustive import every_candidate, every_step_s
 from random_spaces import CHAINS, LOOPED, random_question
-from trainwright.planning.search.plans import price_cuts
-from trainwright.planning.search.prefetch import Shelf, asked_of
+from trainwright.planning.search.frontier import Shelf
+from trainwright.planning.search.plans import asked_of, price_cuts
 from trainwright.planning.search.search import finish_candidate
 from trainwright.planning.splits.cuts import (
     every_lengths,

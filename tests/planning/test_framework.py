@@ -36,7 +36,7 @@ from trainwright.planning.search.framework import (
     runnable_spaces,
     sketch_runnable,
 )
-from trainwright.planning.search.prefetch import Shelf, Shelves
+from trainwright.planning.search.frontier import Shelf, Shelves
 from trainwright.planning.search.search import plan_model
 from trainwright.planning.splits.types import in_first_blocks
 from trainwright.plans.capability import TARGETS, Demands, RecomputeForm, unsupported

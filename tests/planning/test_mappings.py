@@ -28,8 +28,7 @@ from trainwright.planning.question.layouts import (
 )
 from trainwright.planning.question.question import Candidate, Point, Span, StepAim
 from trainwright.planning.search.framework import plan_runnable
-from trainwright.planning.search.frontier import Frontier
-from trainwright.planning.search.prefetch import Shelf
+from trainwright.planning.search.frontier import Frontier, Shelf
 from trainwright.planning.search.search import plan_model
 from trainwright.plans.configuration import Configuration
 from trainwright.plans.plan import AXIS_ORDERS, DATA_INSIDE, PIPELINE_INSIDE, Parallelism

@@ -26,9 +26,9 @@ from trainwright.planning.question.question import ANY, Allowed, ModelQuestion, 
 from trainwright.planning.reasons.infeasible import diagnose_model
 from trainwright.planning.search import search as model_search
 from trainwright.planning.search.framework import loosest_of
+from trainwright.planning.search.frontier import Shelf
 from trainwright.planning.search.orders import plan_per_stage
-from trainwright.planning.search.plans import best_first, least_step_s
-from trainwright.planning.search.prefetch import PlanAsk, Shelf
+from trainwright.planning.search.plans import PlanAsk, best_first, least_step_s
 from trainwright.planning.search.search import plan_model, search_model
 from trainwright.planning.splits.chain import Split
 from trainwright.planning.splits.types import Priced

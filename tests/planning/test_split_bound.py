@@ -20,7 +20,8 @@ from trainwright.planning.question.question import (
     Workload,
     estimate_profile,
 )
-from trainwright.planning.search.prefetch import PlanAsk, Shelf
+from trainwright.planning.search.frontier import Shelf
+from trainwright.planning.search.plans import PlanAsk
 from trainwright.planning.splits.chain import best_chain_split
 from trainwright.planning.splits.types import SplitQuestion
 from trainwright.plans import Plan, Stage

@@ -9,7 +9,9 @@ import pytest
 from exhaustive import LLAMA, asked
 from trainwright.execution import Budget
 from trainwright.planning.question.question import Candidate
-from trainwright.planning.search.prefetch import PlanAsk, Shelf, SplitAsk
+from trainwright.planning.search.frontier import Shelf
+from trainwright.planning.search.plans import PlanAsk
+from trainwright.planning.search.prefetch import SplitAsk
 from trainwright.planning.splits.chain import Split
 from trainwright.planning.splits.types import best_family_split
 

@@ -20,8 +20,8 @@ from random_cases import cases
 from trainwright.execution import Budget
 from trainwright.planning.bounds.stages import nearly_even
 from trainwright.planning.question.question import Span
-from trainwright.planning.search.plans import split_tries
-from trainwright.planning.search.prefetch import Shelf, asked_of
+from trainwright.planning.search.frontier import Shelf
+from trainwright.planning.search.plans import asked_of, split_tries
 from trainwright.planning.search.search import plan_model
 from trainwright.planning.splits import vee_cuts
 from trainwright.planning.splits.vee import VProblem, least_pipeline_of_v_s, least_step_of_v_s

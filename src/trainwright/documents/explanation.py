@@ -66,8 +66,8 @@ from trainwright.planning.reasons.why import (
     uses,
     without,
 )
+from trainwright.planning.search.frontier import Shelves
 from trainwright.planning.search.pools import fits, tightest
-from trainwright.planning.search.prefetch import Shelves
 from trainwright.plans import Plan
 from trainwright.plans.configuration import FIRST_OF_SHARDS, NO_OVERHEADS, is_wide, modes_beside
 from trainwright.plans.plan import DEFAULT_SCHEDULE, FORMAT_VERSION

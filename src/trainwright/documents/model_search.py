@@ -52,6 +52,7 @@ from trainwright.planning.reasons.objectives import (
 )
 from trainwright.planning.reasons.why import enough_freedom, priced_on_pools
 from trainwright.planning.search.framework import cannot, framework_for, plan_runnable
+from trainwright.planning.search.frontier import Shelves
 from trainwright.planning.search.orders import (
     plan_per_stage,
     search_in_words,
@@ -70,7 +71,6 @@ from trainwright.planning.search.pools import (
     plan_mixed,
     tightest,
 )
-from trainwright.planning.search.prefetch import Shelves
 from trainwright.planning.search.search import FAR, NUM_ALTERNATIVES, ModelOutcome, Outcome
 from trainwright.planning.splits.types import Priced
 from trainwright.plans import Plan, ReplicaGroup, Stage

@@ -31,8 +31,8 @@ from trainwright.model import TRAIN_ALL
 from trainwright.model.transformer import count_parameters
 from trainwright.planning.question.question import ModelQuestion, Span, WeightedAim
 from trainwright.planning.search.framework import plan_runnable, sketch_runnable
+from trainwright.planning.search.frontier import Shelves
 from trainwright.planning.search.plans import best_first, of_kinds
-from trainwright.planning.search.prefetch import Shelves
 from trainwright.planning.search.search import FAR, ModelOutcome
 from trainwright.planning.splits.types import Priced
 from trainwright.plans.plan import KnownLayout

@@ -33,6 +33,7 @@ from trainwright.planning.question.layouts import (
 from trainwright.planning.question.question import ZERO_STAGES, Allowed, ModelQuestion, Span
 from trainwright.planning.reasons.infeasible import SHARE_S, eased
 from trainwright.planning.search.framework import plan_runnable
+from trainwright.planning.search.frontier import Shelves
 from trainwright.planning.search.orders import with_searched_orders
 from trainwright.planning.search.pools import (
     MixedPriced,
@@ -41,7 +42,6 @@ from trainwright.planning.search.pools import (
     priced_mixed,
     sketch_on_pools,
 )
-from trainwright.planning.search.prefetch import Shelves
 from trainwright.planning.splits.types import BRIEF, Priced
 from trainwright.plans import Plan, ReplicaGroup, Stage
 from trainwright.plans.plan import DATA_INSIDE, DEFAULT_SCHEDULE, Parallelism, mapping_name

@@ -37,7 +37,7 @@ from trainwright.planning.question.question import (
     missing_of_plan,
     with_usable,
 )
-from trainwright.planning.search.frontier import Opened, opened
+from trainwright.planning.search.frontier import Opened, Shelves, opened
 from trainwright.planning.search.plans import (
     best_first,
     is_more_than_all_devices_hold,
@@ -45,7 +45,7 @@ from trainwright.planning.search.plans import (
     of_kinds,
     told_of,
 )
-from trainwright.planning.search.prefetch import Foresight, Shelves
+from trainwright.planning.search.prefetch import Foresight
 from trainwright.planning.search.search import (
     NUM_ALTERNATIVES,
     WORTH_KEEPING,

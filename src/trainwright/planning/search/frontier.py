@@ -20,12 +20,21 @@ from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
+from trainwright.cluster import Cluster
 from trainwright.execution import Budget
 from trainwright.execution.best_first import BestFirst
-from trainwright.planning.bounds.layers import LeastLayers, PointWork, with_exchanges
+from trainwright.planning.bounds.layers import (
+    LeastLayers,
+    PointWork,
+    least_layers,
+    with_exchanges,
+)
+from trainwright.planning.bounds.stages import StageKinds
 from trainwright.planning.bounds.step import (
     Batch,
+    ChainWork,
     CoarseBounds,
+    Hidden,
     PointPairs,
     RoughBounds,
     head_bounds_s,
@@ -34,28 +43,235 @@ from trainwright.planning.question.layouts import (
     BRAIDED,
     CUTS_HEAD,
     IN_V,
+    ON_HOST,
     SLICED,
     Layouts,
     Schedule,
     schedules_of,
+    schedules_to_bound,
     slices_at,
 )
 from trainwright.planning.question.question import (
     Aim,
+    Allowed,
     Candidate,
     ModelQuestion,
     Point,
     StepAim,
     dense_points,
+    estimate_profile,
     expert_points,
+    room_of_candidate,
     room_of_devices,
 )
-from trainwright.planning.search.prefetch import Shelf, Shelves
 from trainwright.plans.plan import DATA_INSIDE, PIPELINE_INSIDE
-from trainwright.profile.measured_model import MeasuredModel
+from trainwright.profile import Profile, ProfileSource, Recompute
+from trainwright.profile.measured_model import MeasuredModel, in_modes
+from trainwright.step.pipeline import slices_of
+from trainwright.step.stages import CutHead, cut_head, in_slices, waiting_for_host, without_head
+from trainwright.units import GIB
 
 if TYPE_CHECKING:
     from trainwright.arrays import Floats
+
+
+# Profiles of points and the kinds of stages that they have, each made when first asked for
+# -----------------------------------------------------------------------------------------
+
+
+class Sliced(NamedTuple):
+    """Sums over layers of slices, a chain of these, and kinds of stages."""
+
+    work: PointWork
+    chain: ChainWork
+    kinds: StageKinds
+
+
+@dataclass(slots=True)
+class Shelf:
+    """Profiles by point and what follows from them, each made when first asked for.
+
+    A `wider` one is of the same layers, which may recompute in more ways.
+    """
+
+    question: ModelQuestion
+    estimator: ProfileSource
+    wider: Shelf | None = None
+    made: dict[Point, Profile] = field(default_factory=dict)
+    summed: dict[Point, PointWork] = field(default_factory=dict)
+    least: dict[Point, tuple[LeastLayers, ...]] = field(default_factory=dict)
+    chains: dict[tuple[Point, bool], ChainWork] = field(default_factory=dict)
+    bodies: dict[Point, Profile] = field(default_factory=dict)
+    body_summed: dict[Point, PointWork] = field(default_factory=dict)
+    hosted: dict[Point, StageKinds] = field(default_factory=dict)
+    cut: dict[tuple[Point, bool], StageKinds] = field(default_factory=dict)
+    braided: dict[Point, Hidden] = field(default_factory=dict)
+    in_parts: dict[tuple[Point, int], Sliced] = field(default_factory=dict)
+    alike: dict[bytes, StageKinds] = field(default_factory=dict)
+    rooms: dict[Candidate, Cluster] = field(init=False, default_factory=dict)  # its own question's
+
+    @classmethod
+    def of(cls, question: ModelQuestion) -> Shelf:
+        """An empty one."""
+        return cls(question, question.estimator())
+
+    @property
+    def bounded(self) -> tuple[Schedule, ...]:
+        """Schedules beside those of one chunk per rank on which something has to be proved."""
+        question = self.question
+        return schedules_to_bound(question.allowed, cuts_head=question.cuts_head)
+
+    def profile(self, point: Point) -> Profile:
+        """What layers cost at a point."""
+        if point not in self.made:
+            known = None if self.wider is None else self.wider.made.get(point)
+            if known is None:
+                self.made[point] = estimate_profile(self.estimator, self.question, point)
+            else:
+                modes = self.question.allowed.recompute
+                place = replace(known.point, recompute=tuple(map(str, modes)))
+                self.made[point] = replace(in_modes(known, modes), point=place)
+        return self.made[point]
+
+    def work(self, point: Point) -> PointWork:
+        """What all layers at a point take together."""
+        if point not in self.summed:
+            self.summed[point] = PointWork.of(self.profile(point))
+        return self.summed[point]
+
+    def least_layers(self, point: Point) -> tuple[LeastLayers, ...]:
+        """What layers take at least, however the experts of a point are dealt out."""
+        if point not in self.least:
+            self.least[point] = least_layers(self.question, point)
+        return self.least[point]
+
+    def body(self, point: Point) -> Profile:
+        """The same without a head that is cut over all ranks."""
+        if point not in self.bodies:
+            self.bodies[point] = without_head(self.profile(point))
+        return self.bodies[point]
+
+    def body_work(self, point: Point) -> PointWork:
+        """What its layers take together."""
+        if point not in self.body_summed:
+            self.body_summed[point] = PointWork.of(self.body(point))
+        return self.body_summed[point]
+
+    def kinds(self, point: Point, *, without: bool = False) -> StageKinds:
+        """The kinds of stages of a point's profile, the same where layers cost the same.
+
+        That is so where context parallelism is free: twice of it cuts twice the microbatch. They
+        may be those `without` the head.
+        """
+        if (point, without) not in self.cut:
+            profile = self.body(point) if without else self.profile(point)
+            costs = _fingerprint(profile)
+            if costs not in self.alike:
+                self.alike[costs] = StageKinds.of(profile, self.question.settings.overlap)
+            self.cut[point, without] = self.alike[costs]
+        return self.cut[point, without]
+
+    def chain(self, point: Point, *, without: bool) -> ChainWork:
+        """What a chain of these kinds of stages takes."""
+        if (point, without) not in self.chains:
+            self.chains[point, without] = ChainWork.of(self.kinds(point, without=without))
+        return self.chains[point, without]
+
+    def sliced(self, point: Point, slices: int) -> Sliced:
+        """What a slice of a microbatch costs at a point, and what a chain of such takes."""
+        if (point, slices) not in self.in_parts:
+            profile = in_slices(self.profile(point), slices)
+            kinds = StageKinds.of(profile, self.question.settings.overlap)
+            self.in_parts[point, slices] = Sliced(PointWork.of(profile), ChainWork.of(kinds), kinds)
+        return self.in_parts[point, slices]
+
+    def kinds_of(self, candidate: Candidate) -> StageKinds:
+        """Those that a candidate's splits are made of."""
+        if candidate.schedule in SLICED:
+            slices = slices_of(candidate.schedule, candidate.pipeline)
+            return self.sliced(candidate.point, slices).kinds
+        return self.kinds(candidate.point, without=candidate.schedule in CUTS_HEAD)
+
+    def hosted_of(self, candidate: Candidate) -> StageKinds | None:
+        """The kinds as they wait for the host, where the candidate's schedule uses that."""
+        host = self.question.cluster.accelerator.host
+        if candidate.schedule not in ON_HOST or host is None:
+            return None
+        if candidate.point not in self.hosted:
+            waiting = waiting_for_host(self.profile(candidate.point), host.link_bytes_per_s)
+            overlap = self.question.settings.overlap
+            self.hosted[candidate.point] = StageKinds.of(waiting, overlap)
+        return self.hosted[candidate.point]
+
+    def hidden(self, point: Point) -> Hidden:
+        """What braided orders hide at most."""
+        if point not in self.braided:
+            self.braided[point] = Hidden.of(self.profile(point))
+        return self.braided[point]
+
+    def room_of(self, candidate: Candidate) -> Cluster:
+        """The cluster with what a plan of the candidate may fill of it."""
+        if candidate not in self.rooms:
+            profile = self.profile(candidate.point)
+            self.rooms[candidate] = room_of_candidate(self.question, candidate, profile)
+        return self.rooms[candidate]
+
+    def head_of(self, candidate: Candidate) -> CutHead | None:
+        """What each rank has of a head that the candidate's schedule cuts, exchanges for free."""
+        if candidate.schedule not in CUTS_HEAD:
+            return None
+        return cut_head(self.profile(candidate.point), candidate.pipeline, (), {})
+
+
+@dataclass(slots=True)
+class Shelves:
+    """Shelves of questions that differ in what a plan may use: layers cost the same in all."""
+
+    _known: list[Shelf] = field(default_factory=list)
+
+    def of(self, question: ModelQuestion) -> Shelf:
+        """The question's own, with all that others have made."""
+        layers, modes = _layers_of(question), question.allowed.recompute
+        wider: Shelf | None = None
+        for known in self._known:
+            if _layers_of(known.question) != layers:
+                continue
+            others = known.question.allowed.recompute
+            if others == modes:
+                return replace(known, question=question)
+            if {*others} > {*modes} and not isinstance(question.model, MeasuredModel):
+                wider = wider or known
+        self._known.append(replace(Shelf.of(question), wider=wider))
+        return self._known[-1]
+
+
+def _layers_of(question: ModelQuestion) -> ModelQuestion:
+    """What of a question decides the costs of layers but for the ways in which they recompute.
+
+    The plans that are allowed do not, nor does room.
+    """
+    alike = Allowed(recompute=(Recompute.NONE,))  # which every other setting goes with
+    return replace(question, allowed=alike, cluster=question.cluster.with_memory(GIB))
+
+
+def _fingerprint(profile: Profile) -> bytes:
+    """All numbers that tell two profiles of one model apart."""
+    costs, edges = profile.costs, profile.structure.edges
+    assert costs.phases is not None, "an estimate has phases"
+    tables = [
+        costs.phases.forward_s,
+        costs.phases.input_grad_s,
+        costs.phases.weight_grad_s,
+        costs.phases.recompute_s,
+        costs.saved_until_input_grad_bytes,
+        costs.saved_until_weight_grad_bytes,
+        costs.transient_bytes,
+        costs.static_bytes,
+        costs.opaque_static_bytes,
+        costs.gradient_sync_bytes,
+        np.array([edge.bytes for edge in edges]),
+    ]
+    return b"".join(np.ascontiguousarray(table).tobytes() for table in tables)
 
 
 # Nodes of the tree that a search opens (`frontier`), from degrees down to one candidate

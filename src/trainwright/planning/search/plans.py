@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -38,6 +38,7 @@ from trainwright.planning.question.question import (
     room_of_peak,
     run_of_plan,
 )
+from trainwright.planning.search.frontier import Shelf
 from trainwright.planning.splits.chain import CutsAndRows, Site, Split, fastest_ways
 from trainwright.planning.splits.types import (
     Priced,
@@ -240,6 +241,59 @@ def state_bytes(profile: Profile) -> NDArray[np.float64]:
 _NEAR: Final = 1.001  # a step this close to its bound is not worth another split
 _TRIES: Final = 4  # partitions with ever less room
 _OF_A_V: Final = 2  # splits that a search in V finds, unless one is longer than its limit
+
+
+@dataclass(frozen=True, slots=True)
+class PlanAsk:
+    """The fastest plan of a candidate's split, priced; None where none fits.
+
+    It is None where it is known to be longer than a limit, too (`plans_of_split`). A limit
+    that has come down since it was handed out leaves an answer right.
+    """
+
+    candidate: Candidate
+    split: Split
+    limit_s: float = field(default=math.inf, compare=False)
+    may_tighten: bool = False  # whether splits in V that miss the memory are looked for with less
+    in_rooms: bool = False  # and with many rooms, where that is quickly done
+
+    def answer(self, shelf: Shelf, budget: Budget) -> Priced | None:
+        """Decode and simulate."""
+        question, candidate = shelf.question, self.candidate
+        profile = shelf.profile(candidate.point)
+        if splits_itself(question.allowed):
+            own = plan_of_own_stages(question, candidate, profile, shelf.kinds_of(candidate))
+            return None if own is None else price_plan(question, candidate, profile, own)
+        plans = plans_of_split(
+            question,
+            candidate,
+            profile,
+            self.split,
+            limit_s=self.limit_s,
+            again=asked_of(shelf, candidate) if self.may_tighten or self.in_rooms else None,
+            in_rooms=self.in_rooms,
+        )
+        found = [price_plan(question, candidate, profile, plan) for plan in plans]
+        bound_s = self.split.bound_s
+        found += price_beside(question, candidate, profile, plans, found, budget, bound_s=bound_s)
+        fitting = (each for each in found if each is not None)
+        return min(fitting, key=lambda each: each.step.step_time_s, default=None)
+
+
+def asked_of(shelf: Shelf, candidate: Candidate) -> SplitQuestion:
+    """What the search for splits of a candidate is asked."""
+    question = shelf.question
+    return SplitQuestion(
+        kinds=shelf.kinds_of(candidate),
+        head=shelf.head_of(candidate),
+        hosted=shelf.hosted_of(candidate),
+        degrees=candidate.degrees,
+        cluster=shelf.room_of(candidate),
+        family=candidate.schedule,
+        num_microbatches=slices_of(candidate.schedule, candidate.pipeline)
+        * candidate.num_microbatches(question.workload),
+        effort=question.effort,
+    )
 
 
 def plans_of_split(

@@ -56,9 +56,8 @@ from trainwright.planning.question.question import (
     left_bytes,
 )
 from trainwright.planning.search.framework import plan_runnable, runnable_spaces, sketch_runnable
-from trainwright.planning.search.frontier import least_of_any_order_s
+from trainwright.planning.search.frontier import Shelves, least_of_any_order_s
 from trainwright.planning.search.plans import both_copy, host_bytes_of, splits_itself
-from trainwright.planning.search.prefetch import Shelves
 from trainwright.planning.search.search import ModelOutcome, Outcome
 from trainwright.planning.splits.chain import CutsAndRows
 from trainwright.planning.splits.cuts import finish_chain, finish_loop

@@ -20,31 +20,20 @@ from concurrent.futures import BrokenExecutor
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from warnings import warn
 
-import numpy as np
-
-from trainwright.cluster import Cluster
 from trainwright.execution import Budget
-from trainwright.planning.bounds.layers import LeastLayers, PointWork, least_layers
-from trainwright.planning.bounds.stages import StageKinds
-from trainwright.planning.bounds.step import ChainWork, Hidden
 from trainwright.planning.question import layouts
 from trainwright.planning.question.question import (
-    Allowed,
     Candidate,
     ModelQuestion,
-    Point,
-    estimate_profile,
-    room_of_candidate,
 )
+from trainwright.planning.search.frontier import Shelf
 from trainwright.planning.search.plans import (
-    plan_of_own_stages,
-    plans_of_split,
-    price_beside,
+    PlanAsk,
+    asked_of,
     price_cuts,
-    price_plan,
     splits_itself,
 )
 from trainwright.planning.splits.chain import CutsAndRows, Split
@@ -53,227 +42,18 @@ from trainwright.planning.splits.types import (
     Effort,
     Finished,
     Priced,
-    SplitQuestion,
     best_family_split,
 )
-from trainwright.profile import Profile, ProfileSource, Recompute
-from trainwright.profile.measured_model import MeasuredModel, in_modes
 from trainwright.scheduling.families import family_named
-from trainwright.step.pipeline import slices_of
 from trainwright.step.stages import (
-    CutHead,
     RankSpacing,
-    cut_head,
     group_replicas,
-    in_slices,
-    waiting_for_host,
-    without_head,
 )
-from trainwright.units import GIB
 
 if TYPE_CHECKING:
     from trainwright.execution.executor import Crew, Parcel
 
     SplitSearch: TypeAlias = Callable[..., Split]
-
-
-# Profiles of points and the kinds of stages that they have, each made when first asked for
-# -----------------------------------------------------------------------------------------
-
-
-class Sliced(NamedTuple):
-    """Sums over layers of slices, a chain of these, and kinds of stages."""
-
-    work: PointWork
-    chain: ChainWork
-    kinds: StageKinds
-
-
-@dataclass(slots=True)
-class Shelf:
-    """Profiles by point and what follows from them, each made when first asked for.
-
-    A `wider` one is of the same layers, which may recompute in more ways.
-    """
-
-    question: ModelQuestion
-    estimator: ProfileSource
-    wider: Shelf | None = None
-    made: dict[Point, Profile] = field(default_factory=dict)
-    summed: dict[Point, PointWork] = field(default_factory=dict)
-    least: dict[Point, tuple[LeastLayers, ...]] = field(default_factory=dict)
-    chains: dict[tuple[Point, bool], ChainWork] = field(default_factory=dict)
-    bodies: dict[Point, Profile] = field(default_factory=dict)
-    body_summed: dict[Point, PointWork] = field(default_factory=dict)
-    hosted: dict[Point, StageKinds] = field(default_factory=dict)
-    cut: dict[tuple[Point, bool], StageKinds] = field(default_factory=dict)
-    braided: dict[Point, Hidden] = field(default_factory=dict)
-    in_parts: dict[tuple[Point, int], Sliced] = field(default_factory=dict)
-    alike: dict[bytes, StageKinds] = field(default_factory=dict)
-    rooms: dict[Candidate, Cluster] = field(init=False, default_factory=dict)  # its own question's
-
-    @classmethod
-    def of(cls, question: ModelQuestion) -> Shelf:
-        """An empty one."""
-        return cls(question, question.estimator())
-
-    @property
-    def bounded(self) -> tuple[layouts.Schedule, ...]:
-        """Schedules beside those of one chunk per rank on which something has to be proved."""
-        question = self.question
-        return layouts.schedules_to_bound(question.allowed, cuts_head=question.cuts_head)
-
-    def profile(self, point: Point) -> Profile:
-        """What layers cost at a point."""
-        if point not in self.made:
-            known = None if self.wider is None else self.wider.made.get(point)
-            if known is None:
-                self.made[point] = estimate_profile(self.estimator, self.question, point)
-            else:
-                modes = self.question.allowed.recompute
-                place = replace(known.point, recompute=tuple(map(str, modes)))
-                self.made[point] = replace(in_modes(known, modes), point=place)
-        return self.made[point]
-
-    def work(self, point: Point) -> PointWork:
-        """What all layers at a point take together."""
-        if point not in self.summed:
-            self.summed[point] = PointWork.of(self.profile(point))
-        return self.summed[point]
-
-    def least_layers(self, point: Point) -> tuple[LeastLayers, ...]:
-        """What layers take at least, however the experts of a point are dealt out."""
-        if point not in self.least:
-            self.least[point] = least_layers(self.question, point)
-        return self.least[point]
-
-    def body(self, point: Point) -> Profile:
-        """The same without a head that is cut over all ranks."""
-        if point not in self.bodies:
-            self.bodies[point] = without_head(self.profile(point))
-        return self.bodies[point]
-
-    def body_work(self, point: Point) -> PointWork:
-        """What its layers take together."""
-        if point not in self.body_summed:
-            self.body_summed[point] = PointWork.of(self.body(point))
-        return self.body_summed[point]
-
-    def kinds(self, point: Point, *, without: bool = False) -> StageKinds:
-        """The kinds of stages of a point's profile, the same where layers cost the same.
-
-        That is so where context parallelism is free: twice of it cuts twice the microbatch. They
-        may be those `without` the head.
-        """
-        if (point, without) not in self.cut:
-            profile = self.body(point) if without else self.profile(point)
-            costs = _fingerprint(profile)
-            if costs not in self.alike:
-                self.alike[costs] = StageKinds.of(profile, self.question.settings.overlap)
-            self.cut[point, without] = self.alike[costs]
-        return self.cut[point, without]
-
-    def chain(self, point: Point, *, without: bool) -> ChainWork:
-        """What a chain of these kinds of stages takes."""
-        if (point, without) not in self.chains:
-            self.chains[point, without] = ChainWork.of(self.kinds(point, without=without))
-        return self.chains[point, without]
-
-    def sliced(self, point: Point, slices: int) -> Sliced:
-        """What a slice of a microbatch costs at a point, and what a chain of such takes."""
-        if (point, slices) not in self.in_parts:
-            profile = in_slices(self.profile(point), slices)
-            kinds = StageKinds.of(profile, self.question.settings.overlap)
-            self.in_parts[point, slices] = Sliced(PointWork.of(profile), ChainWork.of(kinds), kinds)
-        return self.in_parts[point, slices]
-
-    def kinds_of(self, candidate: Candidate) -> StageKinds:
-        """Those that a candidate's splits are made of."""
-        if candidate.schedule in layouts.SLICED:
-            slices = slices_of(candidate.schedule, candidate.pipeline)
-            return self.sliced(candidate.point, slices).kinds
-        return self.kinds(candidate.point, without=candidate.schedule in layouts.CUTS_HEAD)
-
-    def hosted_of(self, candidate: Candidate) -> StageKinds | None:
-        """The kinds as they wait for the host, where the candidate's schedule uses that."""
-        host = self.question.cluster.accelerator.host
-        if candidate.schedule not in layouts.ON_HOST or host is None:
-            return None
-        if candidate.point not in self.hosted:
-            waiting = waiting_for_host(self.profile(candidate.point), host.link_bytes_per_s)
-            overlap = self.question.settings.overlap
-            self.hosted[candidate.point] = StageKinds.of(waiting, overlap)
-        return self.hosted[candidate.point]
-
-    def hidden(self, point: Point) -> Hidden:
-        """What braided orders hide at most."""
-        if point not in self.braided:
-            self.braided[point] = Hidden.of(self.profile(point))
-        return self.braided[point]
-
-    def room_of(self, candidate: Candidate) -> Cluster:
-        """The cluster with what a plan of the candidate may fill of it."""
-        if candidate not in self.rooms:
-            profile = self.profile(candidate.point)
-            self.rooms[candidate] = room_of_candidate(self.question, candidate, profile)
-        return self.rooms[candidate]
-
-    def head_of(self, candidate: Candidate) -> CutHead | None:
-        """What each rank has of a head that the candidate's schedule cuts, exchanges for free."""
-        if candidate.schedule not in layouts.CUTS_HEAD:
-            return None
-        return cut_head(self.profile(candidate.point), candidate.pipeline, (), {})
-
-
-@dataclass(slots=True)
-class Shelves:
-    """Shelves of questions that differ in what a plan may use: layers cost the same in all."""
-
-    _known: list[Shelf] = field(default_factory=list)
-
-    def of(self, question: ModelQuestion) -> Shelf:
-        """The question's own, with all that others have made."""
-        layers, modes = _layers_of(question), question.allowed.recompute
-        wider: Shelf | None = None
-        for known in self._known:
-            if _layers_of(known.question) != layers:
-                continue
-            others = known.question.allowed.recompute
-            if others == modes:
-                return replace(known, question=question)
-            if {*others} > {*modes} and not isinstance(question.model, MeasuredModel):
-                wider = wider or known
-        self._known.append(replace(Shelf.of(question), wider=wider))
-        return self._known[-1]
-
-
-def _layers_of(question: ModelQuestion) -> ModelQuestion:
-    """What of a question decides the costs of layers but for the ways in which they recompute.
-
-    The plans that are allowed do not, nor does room.
-    """
-    alike = Allowed(recompute=(Recompute.NONE,))  # which every other setting goes with
-    return replace(question, allowed=alike, cluster=question.cluster.with_memory(GIB))
-
-
-def _fingerprint(profile: Profile) -> bytes:
-    """All numbers that tell two profiles of one model apart."""
-    costs, edges = profile.costs, profile.structure.edges
-    assert costs.phases is not None, "an estimate has phases"
-    tables = [
-        costs.phases.forward_s,
-        costs.phases.input_grad_s,
-        costs.phases.weight_grad_s,
-        costs.phases.recompute_s,
-        costs.saved_until_input_grad_bytes,
-        costs.saved_until_weight_grad_bytes,
-        costs.transient_bytes,
-        costs.static_bytes,
-        costs.opaque_static_bytes,
-        costs.gradient_sync_bytes,
-        np.array([edge.bytes for edge in edges]),
-    ]
-    return b"".join(np.ascontiguousarray(table).tobytes() for table in tables)
 
 
 # Other processes work out what a search will ask next; the search itself stays in this one
@@ -305,59 +85,6 @@ class SplitAsk:
             return found
         bound_s = min(self.limit_s, float(hidden.bound_s(found.bound_s, asked.num_microbatches)))
         return replace(found, bound_s=self.limit_s if found.bound_s >= limit_s else bound_s)
-
-
-@dataclass(frozen=True, slots=True)
-class PlanAsk:
-    """The fastest plan of a candidate's split, priced; None where none fits.
-
-    It is None where it is known to be longer than a limit, too (`plans_of_split`). A limit
-    that has come down since it was handed out leaves an answer right.
-    """
-
-    candidate: Candidate
-    split: Split
-    limit_s: float = field(default=math.inf, compare=False)
-    may_tighten: bool = False  # whether splits in V that miss the memory are looked for with less
-    in_rooms: bool = False  # and with many rooms, where that is quickly done
-
-    def answer(self, shelf: Shelf, budget: Budget) -> Priced | None:
-        """Decode and simulate."""
-        question, candidate = shelf.question, self.candidate
-        profile = shelf.profile(candidate.point)
-        if splits_itself(question.allowed):
-            own = plan_of_own_stages(question, candidate, profile, shelf.kinds_of(candidate))
-            return None if own is None else price_plan(question, candidate, profile, own)
-        plans = plans_of_split(
-            question,
-            candidate,
-            profile,
-            self.split,
-            limit_s=self.limit_s,
-            again=asked_of(shelf, candidate) if self.may_tighten or self.in_rooms else None,
-            in_rooms=self.in_rooms,
-        )
-        found = [price_plan(question, candidate, profile, plan) for plan in plans]
-        bound_s = self.split.bound_s
-        found += price_beside(question, candidate, profile, plans, found, budget, bound_s=bound_s)
-        fitting = (each for each in found if each is not None)
-        return min(fitting, key=lambda each: each.step.step_time_s, default=None)
-
-
-def asked_of(shelf: Shelf, candidate: Candidate) -> SplitQuestion:
-    """What the search for splits of a candidate is asked."""
-    question = shelf.question
-    return SplitQuestion(
-        kinds=shelf.kinds_of(candidate),
-        head=shelf.head_of(candidate),
-        hosted=shelf.hosted_of(candidate),
-        degrees=candidate.degrees,
-        cluster=shelf.room_of(candidate),
-        family=candidate.schedule,
-        num_microbatches=slices_of(candidate.schedule, candidate.pipeline)
-        * candidate.num_microbatches(question.workload),
-        effort=question.effort,
-    )
 
 
 def finish_candidate(

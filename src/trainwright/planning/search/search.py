@@ -21,9 +21,11 @@ from trainwright.execution import Budget, Progress
 from trainwright.execution.best_first import BestFirst
 from trainwright.planning.question import layouts
 from trainwright.planning.question.question import Aim, Candidate, ModelQuestion, StepAim
-from trainwright.planning.search.frontier import Frontier, Opened, opened
+from trainwright.planning.search.frontier import Frontier, Opened, Shelf, Shelves, opened
 from trainwright.planning.search.plans import (
+    PlanAsk,
     PlanKind,
+    asked_of,
     best_first,
     is_known_kind,
     is_more_than_all_devices_hold,
@@ -38,11 +40,7 @@ from trainwright.planning.search.plans import (
 )
 from trainwright.planning.search.prefetch import (
     Foresight,
-    PlanAsk,
-    Shelf,
-    Shelves,
     SplitAnswers,
-    asked_of,
     finish_candidate,
 )
 from trainwright.planning.splits.chain import Split
