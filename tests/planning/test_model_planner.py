@@ -29,7 +29,7 @@ from trainwright.planning.search.framework import loosest_of
 from trainwright.planning.search.frontier import Shelf
 from trainwright.planning.search.orders import plan_per_stage
 from trainwright.planning.search.plans import PlanAsk, best_first, least_step_s
-from trainwright.planning.search.search import plan_model, search_model
+from trainwright.planning.search.search import begin_search, plan_model
 from trainwright.planning.splits.chain import Split
 from trainwright.planning.splits.types import Priced
 from trainwright.profile import Recompute
@@ -55,6 +55,14 @@ CASES = {"small": SMALL, "tight": TIGHT, "two nodes": TWO_NODES}
 
 def planned_case(name: str):
     return planned(CASES[name])
+
+
+def searched(asked: ModelQuestion, budget: Budget, **options: float) -> model_search.PartSearch:
+    """A search that was gone through."""
+    begun = begin_search(asked, budget, **options)
+    for ask in begun.in_turn():
+        begun.search.settle(ask, ask.answer(begun.search.shelf, budget))
+    return begun
 
 
 @pytest.mark.slow
@@ -385,22 +393,22 @@ def test_a_part_of_a_space_is_proved_no_further_than_the_whole_asks():
     whole = plan_model(SMALL, Budget())
     best_s, bound_s = whole.priced[0].step.step_time_s, whole.lower_bound_s
     for share in (0.5, 0.9):
-        led = search_model(SMALL, Budget()).proved(Budget(), best_s=share * bound_s)
+        led = searched(SMALL, Budget()).proved(Budget(), best_s=share * bound_s)
         assert led.lower_bound_s == pytest.approx(share * bound_s)
-        enough = search_model(SMALL, Budget()).proved(Budget(), enough_s=share * bound_s)
+        enough = searched(SMALL, Budget()).proved(Budget(), enough_s=share * bound_s)
         assert share * bound_s * (1 - 0.01) <= enough.lower_bound_s <= best_s
         assert [one.plan for one in led.priced] == [one.plan for one in whole.priced]
-    assert search_model(SMALL, Budget()).unproved().lower_bound_s == 0
+    assert searched(SMALL, Budget()).unproved().lower_bound_s == 0
 
 
 def test_where_a_figure_is_not_beaten_nobody_says_that_nothing_fits():
     """A plan of another question is to beat; a plan of another part is of the same space."""
     figure_s = 0.5 * plan_model(SMALL, Budget()).lower_bound_s
-    led = search_model(SMALL, Budget(), to_beat=figure_s)
+    led = searched(SMALL, Budget(), to_beat=figure_s)
     assert not led.proved(Budget()).priced
     assert not led.proved(Budget()).exhausted
     assert not led.unproved().exhausted
-    assert search_model(SMALL, Budget()).proved(Budget(), best_s=figure_s).exhausted
+    assert searched(SMALL, Budget()).proved(Budget(), best_s=figure_s).exhausted
 
 
 def test_a_part_without_a_plan_bounds_the_whole_unless_nothing_in_it_fits():

@@ -52,8 +52,8 @@ from trainwright.planning.search.search import (
     ModelOutcome,
     ModelSearch,
     Outcome,
-    SearchedModel,
-    search_model,
+    PartSearch,
+    begin_search,
 )
 from trainwright.planning.splits.types import BRIEF, Priced
 from trainwright.plans.capability import (
@@ -176,12 +176,14 @@ def sketch_runnable(
     found: list[Priced] = []
     best_s = to_beat_s
     for frontier in sorted(frontiers, key=lambda each: each.least_s):
-        foresight = Foresight(frontier.shelf, budget, None)
         search = ModelSearch(
-            frontier, budget, aim, foresight, num_told=1, patience=BRIEF, best_s=best_s
+            *(frontier, budget, aim, Foresight(frontier.shelf, budget, None)),
+            num_told=1,
+            patience=BRIEF,
+            best_s=best_s,
         )
         for ask in search.in_turn(below=to_beat_s if any_will_do else -math.inf):
-            search.settle(ask, foresight.answer(ask))
+            search.settle(ask, ask.answer(search.shelf, budget))
         found += search.told(1, in_kind=False)
         best_s = search.best_s
         if any_will_do and best_s < to_beat_s:
@@ -478,7 +480,7 @@ def _plan_counted(question: ModelQuestion, budget: Budget, wanted: _Wanted) -> M
 
 def _plan_all(question: ModelQuestion, budget: Budget, wanted: _Wanted) -> ModelOutcome:
     aim, to_beat = wanted.aim, wanted.to_beat
-    searched: list[SearchedModel] = []
+    searched: list[PartSearch] = []
     found: list[ModelOutcome] = []
     usual = _Usual(question, aim)
     is_first = math.isinf(to_beat)
@@ -489,7 +491,7 @@ def _plan_all(question: ModelQuestion, budget: Budget, wanted: _Wanted) -> Model
         alone, left = len(parts) == 1, len(parts) - at + _PROOFS * len(parts)
         part = budget if alone else _share(budget, searched, found, left=left, aim=aim)
         known = _best_of(found, aim) if asked.allowed.recomputes_first else math.inf
-        own = search_model(
+        own = begin_search(
             asked,
             part,
             num_alternatives=wanted.num_alternatives,
@@ -498,8 +500,9 @@ def _plan_all(question: ModelQuestion, budget: Budget, wanted: _Wanted) -> Model
             crew=wanted.crew,
             to_beat=min(to_beat, known),
             begun=begun or opened(asked, part, aim or StepAim(), wanted.shelves),
-            told=told,
         )
+        for ask in own.in_turn(told=told):
+            own.search.settle(ask, ask.answer(own.search.shelf, part))
         searched.append(own)
         found.append(own.unproved())
         if wanted.in_kind:
@@ -546,7 +549,7 @@ def _parts(
 
 
 def _proved(
-    searched: Sequence[SearchedModel],
+    searched: Sequence[PartSearch],
     found: Sequence[ModelOutcome],
     budget: Budget,
     aim: Aim | None,
@@ -651,7 +654,7 @@ def _best_of(found: Sequence[ModelOutcome], aim: Aim | None) -> float:
 
 def _share(
     budget: Budget,
-    searched: Sequence[SearchedModel],
+    searched: Sequence[PartSearch],
     found: Sequence[ModelOutcome],
     *,
     left: float,

@@ -148,13 +148,14 @@ class Foresight:
         fresh = [
             ask
             for ask in dict.fromkeys(coming(UNDER_WAY * _IN_PARCEL * self.crew.size))
-            if not self._is_out(ask)
+            if not self.is_out(ask)
         ]
         self._rest = 0 if fresh else _REST
         for parcel in _parcels(fresh)[:free]:
             self._hand(parcel)
 
-    def _is_out(self, ask: Ask) -> bool:
+    def is_out(self, ask: Ask) -> bool:
+        """Whether workers have found it, or are to."""
         return ask in self._handed or ask in self._found
 
     def _hand(self, asks: tuple[Ask, ...]) -> None:

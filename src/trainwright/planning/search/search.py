@@ -172,10 +172,11 @@ class ModelSearch:
         return min(self.best_s, left_s, *priced_s, *waiting_s)
 
     def in_turn(self, *, below: float = -math.inf, splits: float = math.inf) -> Iterator[PlanAsk]:
-        """What to price, until no candidate left can be better than the best plan.
+        """What to price here, until no candidate left can be better than the best plan.
 
-        Each is to be settled before the next is asked for. The budget ends it, too, as do a plan
-        whose figure is `below` one that is given, and so many `splits`.
+        Each is to be settled before the next is asked for; what workers price is settled already.
+        The budget ends it, too, as do a plan whose figure is `below` one that is given, and so many
+        `splits`.
         """
         while self.is_on:
             if self.best_s < below or self._searched >= splits or self.poll():
@@ -388,7 +389,12 @@ class ModelSearch:
             self._spend(_PRICING if math.isinf(longest_s) else _PRICING // 2, candidate)
             limit_s = min(_NEAR * split.bound_s, longest_s)
             split = self.answers.find(best_family_split, candidate, limit_s=limit_s)
-        yield PlanAsk(candidate, split, longest_s, may_tighten=not self.has_plan)
+        ask = PlanAsk(candidate, split, longest_s, may_tighten=not self.has_plan)
+        if self.foresight.is_out(ask):
+            self.settle(ask, self.foresight.answer(ask))
+        else:
+            self.foresight.made += 1
+            yield ask
 
     def price_within(
         self,
@@ -815,15 +821,17 @@ def plan_model(
     step, the plan of its least figure, and a bound on that. The outcome of a search that runs to
     its end does not depend on the `crew` that helps.
     """
-    searched = search_model(
+    searched = begin_search(
         question, budget, num_alternatives=num_alternatives, in_kind=in_kind, aim=aim, crew=crew
     )
+    for ask in searched.in_turn():
+        searched.search.settle(ask, ask.answer(searched.search.shelf, budget))
     return searched.proved(budget)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchedModel:
-    """A search that is through: its plans, and so far nothing that is proved of all others.
+@dataclass(slots=True, kw_only=True)
+class PartSearch:
+    """The search of a part of a space: what to price in turn, its plans, and what is proved of all.
 
     `least_s` is known of all candidates. Where no layout can hold the model it `is_hopeless`.
     """
@@ -832,9 +840,27 @@ class SearchedModel:
     least_s: float
     is_complete: bool
     is_hopeless: bool
-    was_stopped: bool
     num_alternatives: int
     in_kind: bool
+    _was_stopped: bool = False
+
+    def in_turn(self, *, told: Sequence[Priced] = ()) -> Iterator[PlanAsk]:
+        """What to price here, one after the other: for the best plan, then for its runners-up.
+
+        These join those that are `told` of other spaces.
+        """
+        if self.is_hopeless:
+            return
+        search = self.search
+        yield from search.in_turn(splits=_LONG)
+        if search.is_on:
+            lead_in_v(search)
+            yield from search.in_turn()
+        finish(search)
+        yield from search.runners_up(self.num_alternatives, in_kind=self.in_kind, told=told)
+        try_uneven(search)
+        try_small_spaces(search)
+        self._was_stopped = search.budget.stopped
 
     def unproved(self) -> ModelOutcome:
         """What was found, with the bound 0."""
@@ -885,14 +911,14 @@ class SearchedModel:
             pruned=considered - reached - not_reached,
             not_reached=not_reached,
             exhausted=self.is_complete
-            and not (self.was_stopped or budget.stopped)
+            and not (self._was_stopped or budget.stopped)
             and is_decided
             and (bool(search.priced) or math.isfinite(others_s) or not is_proved),
             interrupted=budget.interrupted,
         )
 
 
-def search_model(
+def begin_search(
     question: ModelQuestion,
     budget: Budget,
     *,
@@ -902,50 +928,29 @@ def search_model(
     crew: Crew | None = None,
     to_beat: float = math.inf,
     begun: Opened | None = None,
-    told: Sequence[Priced] = (),
-) -> SearchedModel:
-    """What `plan_model` finds, before anything is proved of all other plans.
+) -> PartSearch:
+    """The search for what `plan_model` finds, to be gone through.
 
-    Runners-up may be asked to differ `in_kind` (see `of_kinds`) and to join those that are `told`
-    of other spaces. With the figure `to_beat` of a plan from elsewhere, plans and bounds above it
-    are not looked for. What has `begun` is gone on with.
+    Runners-up may be asked to differ `in_kind` (see `of_kinds`). With the figure `to_beat` of a
+    plan from elsewhere, plans and bounds above it are not looked for. What has `begun` is gone on
+    with.
     """
     aim = aim or StepAim()
     frontier, is_complete = begun or opened(question, budget, aim, Shelves())
-    least_s, is_hopeless = frontier.least_s, is_more_than_all_devices_hold(question)
-    foresight = Foresight(frontier.shelf, budget, crew)
     search = ModelSearch(
-        *(frontier, budget, aim, foresight),
+        *(frontier, budget, aim, Foresight(frontier.shelf, budget, crew)),
         num_told=NUM_ALTERNATIVES,
         patience=THOROUGH.times(question.effort),
         best_s=to_beat,
     )
-    if not is_hopeless:
-        for ask in _from_best_to_last(search, num_alternatives, in_kind=in_kind, told=told):
-            search.settle(ask, foresight.answer(ask))
-    return SearchedModel(
+    return PartSearch(
         search=search,
-        least_s=least_s,
+        least_s=frontier.least_s,
         is_complete=is_complete,
-        is_hopeless=is_hopeless,
-        was_stopped=budget.stopped,
+        is_hopeless=is_more_than_all_devices_hold(question),
         num_alternatives=num_alternatives,
         in_kind=in_kind,
     )
-
-
-def _from_best_to_last(
-    search: ModelSearch, count: int, *, in_kind: bool, told: Sequence[Priced]
-) -> Iterator[PlanAsk]:
-    """What to price one after the other: for the best plan, then for `count` runners-up."""
-    yield from search.in_turn(splits=_LONG)
-    if search.is_on:
-        lead_in_v(search)
-        yield from search.in_turn()
-    finish(search)
-    yield from search.runners_up(count, in_kind=in_kind, told=told)
-    try_uneven(search)
-    try_small_spaces(search)
 
 
 def _without_a_plan(considered: int, budget: Budget, *, is_complete: bool) -> ModelOutcome:
