@@ -76,11 +76,10 @@ WANTED: Final = {
     "import_circles_at_run_time": "none",
     "places_that_state_a_rule": "one of each, and a native one in a hot loop",
     "classes_with_degrees": "about 8",
-    "calls_and_files_to_predict_step": "10 calls in 7 files; missed by `plan`, see its way below",
+    "calls_and_files_to_predict_step": "10 calls in 7 files at most",
     "ways_to_predict_step": "between the command and the price of a plan: the call and those asked "
-    "in its place; a call with its runners-up; a question with what fits its account; the parts of "
-    "its space; the search of a part; what other processes have found; the plans of a split; "
-    "whether one fits",
+    "in its place; a question with what fits its account; the parts of its space; the plans of a "
+    "split; whether one fits",
     "files_that_name_zb-h1": "2",
     "docs_pages": "about 16",
     "docs_words": "30,000 at most",

@@ -10,7 +10,6 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from trainwright.cluster import Cluster
@@ -31,9 +30,10 @@ from trainwright.options.question import (
     ModelCall,
     call_of,
     leaner_calls,
+    may_be_quicker,
     model_call,
-    quickest,
     request_of,
+    saying_what_fits,
 )
 from trainwright.options.run import OPTION_OF, configuration_of, overlap_not_taken, without_effect
 from trainwright.options.space import SPANS
@@ -95,25 +95,56 @@ if TYPE_CHECKING:
 # ------------------------------------------------------------
 
 
-class _Turn(NamedTuple):
-    """A call to search, what keeps even less if it was not asked so, and who was tried before."""
+class _Tried(NamedTuple):
+    """A call that was searched, and what was found."""
 
     call: ModelCall
-    leaner: Iterator[ModelCall] | None
-    before: tuple[str, ...]
+    outcome: ModelOutcome
+
+    @property
+    def step_s(self) -> float:
+        """A step of its plan; infinite where nothing fits."""
+        return _step_s(self.outcome.priced[0]) if self.outcome.priced else math.inf
 
 
-def _in_turn(call: ModelCall) -> Iterator[_Turn]:
-    """The call, then those that keep less on a device; then the same of other frameworks."""
-    before: tuple[str, ...] = ()
+def _in_turn(call: ModelCall, tried: Sequence[_Tried], budget: Budget) -> Iterator[ModelCall]:
+    """The call, then those that keep less on a device; then the same of other frameworks.
+
+    Each is to be among the `tried` before the next is asked for. Behind a leaner one that fits come
+    those that are leaner still and may be quicker, and no other framework.
+    """
     for asked in (call, *call.otherwise):
         leaner = leaner_calls(asked, is_named=not call.otherwise)
         for each in leaner:
-            if each is asked:
-                yield _Turn(each, None, before)
-            elif not is_more_than_all_devices_hold(each.question):
-                yield _Turn(each, leaner, before)
-        before += (str(asked.question.allowed.framework),)
+            if each is not asked and is_more_than_all_devices_hold(each.question):
+                continue
+            yield each
+            if tried[-1].outcome.priced:
+                for other in leaner if each is not asked else ():
+                    if may_be_quicker(other, min(one.step_s for one in tried), budget):
+                        yield other
+                return
+            if budget.stopped:
+                return
+
+
+def _told_of(call: ModelCall, tried: Sequence[_Tried], budget: Budget) -> _Tried:
+    """What was found of the call, or of what is planned in its place, and why that is."""
+    fitting = [one for one in tried if one.outcome.priced]
+    if not fitting:
+        if call.otherwise and not budget.stopped:
+            others = [str(one.question.allowed.framework) for one in call.otherwise]
+            call = _saying(call, f"no plan of {_either(others)} fits either")
+        return _Tried(call, tried[0].outcome)
+    told, outcome = min(fitting, key=lambda one: one.step_s)
+    if told.leaner is not None:
+        told = saying_what_fits(told, fitting[0].call, outcome, budget)
+    target = str(told.question.allowed.framework)
+    names = dict.fromkeys(str(one.call.question.allowed.framework) for one in tried)
+    if before := [name for name in names if name != target]:
+        said = f"planned for {target}: no plan fits that {_either(before)} launches"
+        told = _saying(told, said)
+    return _Tried(told, outcome)
 
 
 def _saying(call: ModelCall, said: str) -> ModelCall:
@@ -125,28 +156,12 @@ def _either(names: Sequence[str]) -> str:
     return f"{', '.join(others)} or {last}" if others else last
 
 
-def _outcome(
-    call: ModelCall, budget: Budget, *, crew: Crew | None, shelves: Shelves
-) -> ModelOutcome:
-    plan = plan_per_stage if call.per_stage_degrees else plan_runnable
-    question = call.question
-    most = max(call.top, NUM_ALTERNATIVES) if question.allowed.searches_orders else call.top
-    options: dict[str, Any] = {"num_alternatives": most, "crew": crew}
-    if not call.per_stage_degrees:
-        options["shelves"] = shelves
-    if expects_runs(question) and question.allowed.searches_orders:
-        options["num_alternatives"] = _OF_A_KIND * most  # orders are sought behind alike ones, too
-    elif not call.per_stage_degrees:
-        options["in_kind"] = expects_runs(question)
-    with naming_options(QUESTION_OPTION_OF):
-        outcome = plan(question, budget, **options)
-        is_first = call.prefers_simple
-        joins = is_first or (expects_runs(question) and not call.per_stage_degrees)
-        if outcome.priced and joins:
-            outcome = with_plain(
-                question, outcome, budget, count=call.top, is_first=is_first, shelves=shelves
-            )
-    return outcome
+def _sought(call: ModelCall) -> int:
+    """How many runners-up are looked for: orders are sought behind plans, alike or not."""
+    if not call.question.allowed.searches_orders:
+        return call.top
+    most = max(call.top, NUM_ALTERNATIVES)
+    return _OF_A_KIND * most if expects_runs(call.question) else most
 
 
 def plan_on_cluster(
@@ -160,29 +175,28 @@ def plan_on_cluster(
     """
     if len(call.question.cluster.pools) > 1:
         return _plan_on_pools(call, budget, warnings=warnings, crew=crew)
-    started_s, shelves = budget.cpu_s, Shelves()
-    search = partial(_outcome, budget=budget, crew=crew, shelves=shelves)
-    first: ModelOutcome | None = None
-    for turn in _in_turn(call):
-        outcome = search(turn.call)
-        first = first or outcome
-        if outcome.priced or budget.stopped:
-            break
-    else:
-        if call.otherwise:
-            others = [str(one.question.allowed.framework) for one in call.otherwise]
-            call = _saying(call, f"no plan of {_either(others)} fits either")
-    assert first is not None, "a call is asked itself"
-    if not outcome.priced:
-        outcome = first
-    else:
-        call = turn.call
-        if turn.leaner is not None:
-            call, outcome = quickest(call, outcome, turn.leaner, search, budget)
-        if turn.before:
-            target = call.question.allowed.framework
-            said = f"planned for {target}: no plan fits that {_either(turn.before)} launches"
-            call = _saying(call, said)
+    started_s, shelves, tried = budget.cpu_s, Shelves(), list[_Tried]()
+    for asked in _in_turn(call, tried, budget):
+        question, is_first = asked.question, asked.prefers_simple
+        in_kind = expects_runs(question) and not asked.per_stage_degrees
+        with naming_options(QUESTION_OPTION_OF):
+            if asked.per_stage_degrees:
+                found = plan_per_stage(question, budget, num_alternatives=_sought(asked), crew=crew)
+            else:
+                found = plan_runnable(
+                    question,
+                    budget,
+                    num_alternatives=_sought(asked),
+                    in_kind=in_kind and not question.allowed.searches_orders,
+                    crew=crew,
+                    shelves=shelves,
+                )
+            if found.priced and (is_first or in_kind):
+                found = with_plain(
+                    question, found, budget, count=asked.top, is_first=is_first, shelves=shelves
+                )
+        tried.append(_Tried(asked, found))
+    call, outcome = _told_of(call, tried, budget)
     document = _document_of(call, outcome, budget, shelves=shelves, warnings=warnings)
     return replace(document, search_s=budget.cpu_s - started_s)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import compress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -544,33 +544,27 @@ def leaner_calls(call: ModelCall, *, is_named: bool) -> Iterator[ModelCall]:
 _BRIEF_S: Final = 2.0  # CPU seconds for a look at what is leaner than what fits
 
 
-def quickest(
-    first: ModelCall,
-    outcome: ModelOutcome,
-    leaner: Iterable[ModelCall],
-    search: Callable[[ModelCall], ModelOutcome],
-    budget: Budget,
-) -> tuple[ModelCall, ModelOutcome]:
-    """The first call of a ladder that fits, or a leaner one whose plan is quicker, with its plans.
+def may_be_quicker(call: ModelCall, best_s: float, budget: Budget) -> bool:
+    """Whether a brief look at a leaner call finds a plan that fits and is quicker than the best.
 
-    Room that is made dear may buy less recomputation, or smaller groups. Leaner ones are asked
-    briefly, and searched where that finds a quicker plan that fits.
+    Room that is made dear may buy less recomputation, or smaller groups.
     """
     from trainwright.planning.search.framework import sketch_runnable
 
-    call = first
-    for each in leaner:
-        best_s = outcome.priced[0].step.step_time_s
-        part = budget.part(cpu_limit_s=_BRIEF_S, stage="something fits; trying to keep less")
-        if budget.stopped or sketch_runnable(each.question, part, to_beat_s=best_s) is None:
-            continue
-        other = search(each)
-        if other.priced and other.priced[0].step.step_time_s < best_s:
-            call, outcome = each, other
+    part = budget.part(cpu_limit_s=_BRIEF_S, stage="something fits; trying to keep less")
+    if budget.stopped:
+        return False
+    return sketch_runnable(call.question, part, to_beat_s=best_s) is not None
+
+
+def saying_what_fits(
+    call: ModelCall, first: ModelCall, outcome: ModelOutcome, budget: Budget
+) -> ModelCall:
+    """The call of a ladder whose outcome is told, with why: the `first` of it that fits."""
     assert first.leaner is not None, "a leaner call than the one asked for is on the ladder"
     assert call.leaner is not None, "and so are those behind it"
     more = (call.leaner.after(first.leaner), *_in_16_bit(call.leaner, outcome, budget))
-    return replace(call, warnings=(*call.warnings, *more)), outcome
+    return replace(call, warnings=(*call.warnings, *more))
 
 
 def _in_16_bit(leaner: Leaner, outcome: ModelOutcome, budget: Budget) -> Iterator[str]:
