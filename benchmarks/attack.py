@@ -556,10 +556,11 @@ class ClimbPools(Climb):
         micro = how["micro_batch"] = rng.choice(divisors(self.question.batch))
         count = self.question.batch // micro
         if rng.random() < BESIDE_SHARE:
+            how["zero"] = rng.randint(0, 3)
             chains = self._beside(how, count)
             if chains is None:
                 return None
-            how |= {"pool": chains, "zero": rng.randint(0, 1)}
+            how["pool"] = chains
         else:
             data = rng.choice(divisors(count))
             rooms = [size // (how["tp"] * data) for size in sizes]
@@ -581,9 +582,17 @@ class ClimbPools(Climb):
         able = [pool for pool, room in rooms.items() if room]
         if len(able) < 2:
             return None
-        for pool in able:
-            replicas = rng.choice([each for each in (1, 2, 4, 8) if each <= rooms[pool]])
-            if pool == able[-1]:
+        replicas_in = {
+            pool: rng.choice([each for each in (1, 2, 4, 8) if each <= rooms[pool]])
+            for pool in able
+        }
+        alike, rest = divmod(count, sum(replicas_in.values()))
+        if how["zero"] > 1 and (rest or not alike):
+            return None
+        for pool, replicas in replicas_in.items():
+            if how["zero"] > 1:  # all at one pace
+                each = alike
+            elif pool == able[-1]:
                 each, rest = divmod(left, replicas)
                 if rest or not each:
                     return None
@@ -598,7 +607,7 @@ class ClimbPools(Climb):
     def _neighbours(self, how: Configuration) -> Iterator[Configuration]:
         for other in super()._neighbours(how):
             is_beside = isinstance(other["pool"], tuple)
-            if not is_beside or (other["micro_batch"] == how["micro_batch"] and other["zero"] < 2):
+            if not is_beside or other["micro_batch"] == how["micro_batch"]:
                 yield other
 
 

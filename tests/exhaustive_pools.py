@@ -240,7 +240,7 @@ def every_candidate(question: ModelQuestion):
             inside = max(a * depth - most[0], b * depth - most[1]) <= 0
             inside &= depth in deep and a + b in wide
             inside &= depth * chunks <= model.num_layers and is_piped(depth, family)
-            inside &= at_their_pace(zero) or (are_alike(question) and batch // size % (a + b) == 0)
+            inside &= at_their_pace(zero) or batch // size % (a + b) == 0
             if inside and a + b <= batch // size:
                 yield Beside(pools=(0, 1), replicas=(a, b), depth=depth, **shared)
 
@@ -248,12 +248,6 @@ def every_candidate(question: ModelQuestion):
 def at_their_pace(zero: int) -> bool:
     """Whether replicas exchange nothing inside microbatches."""
     return zero < 2
-
-
-def are_alike(question: ModelQuestion) -> bool:
-    """Whether both pools have the same devices and network."""
-    one, other = question.cluster.pools
-    return one == other
 
 
 def is_piped(ranks: int, family: str) -> bool:
@@ -342,6 +336,12 @@ CASES = {
     ),
     "alike, in step": asked(
         with_memory(with_memory(alike_pair(), 0, 9.0), 1, 9.0),
+        zero_stages=(2, 3),
+        tensor=Span.only(1),
+        microbatch_size=Span.only(1),
+    ),
+    "unlike, in step": asked(
+        with_memory(pair(joint=SLOW_JOINT), A100, 9.0),
         zero_stages=(2, 3),
         tensor=Span.only(1),
         microbatch_size=Span.only(1),

@@ -327,15 +327,26 @@ def test_the_nearest_plan_of_a_framework_is_priced_on_the_same_pools(
     assert nearest.after.peak_memory_bytes == max(rank.memory_bytes for rank in priced.ranks)
 
 
-def test_zero_3_beside_each_other_is_planned_and_estimated_on_pools_that_are_alike() -> None:
-    alike = two_kinds(names=("dgx-h100", "dgx-h100"))
-    options = NARROW | {"zero": "3", "pp": 1, "dp": 8}
-    found = plan("llama3-8b", cluster=alike, **options).document  # type: ignore[arg-type]
+@pytest.mark.parametrize("names", [("dgx-h100", "dgx-h100"), ("dgx-a100", "dgx-h100")])
+def test_zero_3_beside_each_other_is_planned_and_estimated_at_one_pace(
+    names: tuple[str, str],
+) -> None:
+    cluster, options = two_kinds(names=names), NARROW | {"zero": "3", "pp": 1, "dp": 8}
+    found = plan("llama3-8b", cluster=cluster, **options).document  # type: ignore[arg-type]
     assert found.layout == "beside"
-    priced = plan_of(estimate("llama3-8b", cluster=alike, **stated(found)))  # type: ignore[arg-type]
+    priced = plan_of(estimate("llama3-8b", cluster=cluster, **stated(found)))  # type: ignore[arg-type]
     assert priced.step_time_s == pytest.approx(found.step_time_s, rel=1e-12)
-    with pytest.raises(UnsupportedFeature, match="replicas on unlike pools run at their own pace"):
-        estimate("llama3-8b", cluster=two_kinds(), **stated(found))  # type: ignore[arg-type]
+    one, other = found.ranks
+    assert (one.forward_s, one.backward_s) == (other.forward_s, other.backward_s)
+    slowest = two_kinds(names=(names[0],) * 2)
+    alike = plan_of(estimate("llama3-8b", cluster=slowest, **stated(found)))  # type: ignore[arg-type]
+    assert found.step_time_s == pytest.approx(alike.step_time_s, rel=1e-3)
+    shares = [
+        f"{rank.count}x{rank.num_microbatches + more}:{rank.pool}"
+        for rank, more in ((one, 1), (other, -1))
+    ]
+    with pytest.raises(UnsupportedFeature, match="so all replicas run as many"):
+        estimate("llama3-8b", cluster=cluster, **stated(found) | {"pool": shares})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("degrees", [{"pp": 2, "dp": 4}, {"pp": 1, "dp": 8}])

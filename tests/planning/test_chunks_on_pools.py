@@ -29,6 +29,7 @@ from trainwright.planning.question.layouts import (
     CHAIN,
     CUTS_HEAD,
     IN_V,
+    KEEPS_TO_ROOM,
     LOOPED,
     ON_HOST,
     WHOLE_GROUPS,
@@ -89,7 +90,7 @@ def drawn_candidate(draw: random.Random, question: ModelQuestion) -> Across | Be
     pools = tuple(draw.sample(range(len(rooms)), draw.randint(2, len(rooms))))
     chunks = 2 if family in IN_V else draw.choice((2, 2, 3))
     common = {"point": POINT, "zero_stage": zero, "schedule": family, "virtual_stages": chunks}
-    if zero > 1 or draw.random() < 0.6:
+    if draw.random() < 0.6:
         data = draw.choice((1, 1, 2, 4))
         most = [rooms[pool] // data for pool in pools]
         if batch % data or min(most) < 1:
@@ -103,8 +104,11 @@ def drawn_candidate(draw: random.Random, question: ModelQuestion) -> Across | Be
         if min(most) < 1:
             return None
         replicas, groups = tuple(draw.randint(1, m) for m in most), batch
-        if sum(replicas) * (ranks if family in WHOLE_GROUPS else 1) > batch:
+        unit = ranks if family in WHOLE_GROUPS else 1
+        if sum(replicas) * unit > batch:
             return None
+        if zero > 1 and (batch % (sum(replicas) * unit) or family in KEEPS_TO_ROOM):
+            return None  # at one pace, in one order
         found = Beside(pools=pools, replicas=replicas, depth=ranks, **common)
     is_whole = family not in WHOLE_GROUPS or groups % ranks == 0
     return found if is_whole and ranks * chunks <= question.model.num_layers else None
@@ -127,6 +131,8 @@ def drawn_plan(draw: random.Random, question: ModelQuestion, candidate, profiles
         ]
         inner = sorted(draw.sample(range(1, total // unit), len(pools) - 1))
         shares = [unit * (b - a) for a, b in pairwise((0, *inner, total // unit))]
+        if candidate.zero_stage > 1:
+            shares = [total // len(pools)] * len(pools)
         groups = [
             tuple(
                 ReplicaGroup(count=1, tensor_parallel=1, pool=pool, share=share / total)

@@ -33,7 +33,7 @@ from trainwright.planning.search.pools import (
 )
 from trainwright.planning.splits.pools import best_mixed_split
 
-NAMED = re.compile("hosts|copies|slices|heads|many held|in V|in loops")
+NAMED = re.compile("hosts|copies|slices|heads|many held|unlike|in V|in loops")
 MARKS = {
     **dict.fromkeys(("small", "tied", "nothing hidden", "alike, in step"), ()),
     **dict.fromkeys(("tight A100", "slow joint", "all hidden"), pytest.mark.slow),

@@ -203,7 +203,43 @@ def test_a_cut_head_runs_at_the_pace_of_each_pool(schedule: str) -> None:
     assert new.step.pipeline_s < mixed.step.pipeline_s < old.step.pipeline_s * (1 + 1e-3)
 
 
-def test_zero_2_over_several_pools_is_refused_by_its_field() -> None:
-    plan = staged(PROFILES[0], [(group(A100, 2, 0.5), group(H100, 2, 0.5))], zero=2)
-    with pytest.raises(UnsupportedFeature, match=r"parallelism\.zero_stage"):
-        predict_mixed_step(plan, PROFILES, CLUSTER)
+@pytest.mark.parametrize("zero", [2, 3])
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1", "vocab-1"])
+def test_replicas_that_exchange_with_every_microbatch_wait_for_the_slowest(
+    schedule: str, zero: int
+) -> None:
+    both = (group(A100, 2, 0.5), group(H100, 2, 0.5))
+    plan = staged(PROFILES[0], [both, both], zero=zero, schedule=schedule)
+    found = predict_mixed_step(plan, PROFILES, CLUSTER)
+    slow, fast = found.chains
+    assert slow.step.pipeline_s == fast.step.pipeline_s
+    # Where the fast pool has the slow one's layers and links, all is as slow.
+    pools = (CLUSTER.pools[A100], replace(CLUSTER.pools[H100], levels=CLUSTER.pools[A100].levels))
+    old = replace(CLUSTER, pools=pools)
+    expected = predict_mixed_step(plan, dict.fromkeys(PROFILES, PROFILES[A100]), old)
+    assert found.pipeline_s == pytest.approx(expected.pipeline_s, rel=1e-2)
+    for own, like in zip(slow.step.stages, expected.chains[0].step.stages, strict=True):
+        assert own.forward_s >= like.forward_s * (1 - 1e-12)
+        assert own.memory.total_bytes == pytest.approx(like.memory.total_bytes)
+    apart = replace(plan, parallelism=replace(plan.parallelism, zero_stage=1))
+    assert predict_mixed_step(apart, PROFILES, CLUSTER).chains[1].step.pipeline_s < (
+        fast.step.pipeline_s
+    )
+
+
+@pytest.mark.parametrize(
+    ("shares", "schedule", "named"),
+    [
+        ((0.25, 0.75), "1f1b", r"parallelism\.zero_stage: ZeRO 2 .* all replicas run as many"),
+        ((0.5, 0.5), "v-fit", "schedule: ZeRO 2 .* v-fit orders by the memory of each pool"),
+    ],
+)
+def test_replicas_that_cannot_wait_for_each_other_are_refused(
+    shares: tuple[float, float], schedule: str, named: str
+) -> None:
+    groups = tuple(group(pool, 2, own) for pool, own in zip((A100, H100), shares, strict=True))
+    stages = 4 if schedule == "v-fit" else 1
+    plan = staged(PROFILES[0], [groups] * stages, zero=2, schedule=schedule)
+    degrees = replace(plan.parallelism, pipeline=max(1, stages // 2), virtual_stages=min(2, stages))
+    with pytest.raises(UnsupportedFeature, match=named):
+        predict_mixed_step(replace(plan, parallelism=degrees), PROFILES, CLUSTER)

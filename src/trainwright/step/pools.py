@@ -8,6 +8,9 @@ plan on a single pool lies as `placement` says.
 The replicas of a rank sum their gradients. Where they lie in several pools, either in one ring over
 all, as slow as its slowest link, or pool by pool: all pools scatter side by side, the parts cross
 `joint` over as many devices as the smallest pool has there, and all gather.
+
+ZeRO 2 and 3 exchange with every microbatch, so replicas run as many, in one order, and wait for
+each other: a layer takes as long as on the slowest pool that runs it.
 """
 
 from __future__ import annotations
@@ -15,13 +18,20 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import accumulate, pairwise, product
 
 import numpy as np
 
-from trainwright.cluster import Cluster, Hop, NetworkLevel, crossed_level, group_hops
+from trainwright.cluster import (
+    Accelerator,
+    Cluster,
+    Hop,
+    NetworkLevel,
+    crossed_level,
+    group_hops,
+)
 from trainwright.costing.communication import (
     Lines,
     all_gather_lines,
@@ -35,7 +45,12 @@ from trainwright.plans.plan import Parallelism
 from trainwright.plans.prediction import ChainPrediction, MixedPrediction, StepPrediction
 from trainwright.profile import Profile
 from trainwright.step import predict
-from trainwright.step.pipeline import PipelineShape, has_cut_head, placement_of
+from trainwright.step.pipeline import (
+    PipelineShape,
+    has_cut_head,
+    keeps_to_room,
+    placement_of,
+)
 from trainwright.step.stages import (
     CutHead,
     StageWork,
@@ -51,6 +66,7 @@ from trainwright.step.stages import (
 from trainwright.step.zero import Replicas, tied_times_s
 
 _WHOLE = 1e-6  # of a microbatch
+AT_THEIR_PACE = 1  # the last ZeRO stage that exchanges nothing inside microbatches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +182,11 @@ class MixedPlacement:
             found[pool] = found.get(pool, 0) + chain.count
         return dict(sorted(found.items()))
 
+    def pace_of(self, chain: Chain, rank: int) -> tuple[int, ...]:
+        """The pool of a rank of a chain, and after it those of the replicas that it waits for."""
+        own = self.pool_of(chain, rank)
+        return (own, *self.members(rank)) if self.keep_pace else (own,)
+
     def replicas(self, rank: int) -> Replicas:
         """How the replicas of a rank spread over pools and networks."""
         return mixed_replicas(self.cluster, self.degrees, self.members(rank))
@@ -237,22 +258,30 @@ class MixedPlacement:
         pools = {group.pool for chain in self.chains for group in chain.groups}
         return pools.pop() if len(pools) == len(self.chains) == 1 else None
 
-    def refuse_coupled(self) -> None:
-        """Raise `UnsupportedFeature` for what only like replicas on like devices run.
+    @property
+    def keep_pace(self) -> bool:
+        """Whether chains exchange with every microbatch, so that each waits for the others."""
+        return self.degrees.zero_stage > AT_THEIR_PACE and len(self.chains) > 1
 
-        That is an exchange inside microbatches between chains that run at their own pace.
-        """
+    def refuse_coupled(self) -> None:
+        """Raise `UnsupportedFeature` for exchanges inside microbatches that chains cannot share."""
         degrees, pools = self.degrees, self.cluster.pools
         is_even = len({chain.num_microbatches for chain in self.chains}) == 1
+        if self.keep_pace and not is_even:
+            raise UnsupportedFeature(
+                f"parallelism.zero_stage: ZeRO {degrees.zero_stage} exchanges with every "
+                "microbatch, so all replicas run as many",
+                alternative="give all replicas as many microbatches, or use ZeRO 0 or 1",
+            )
         for rank in range(degrees.pipeline):
             first, *others = (pools[pool] for pool in self.members(rank))
             if is_even and all(pool == first for pool in others):
                 continue
-            if degrees.zero_stage > 1:
+            if self.keep_pace and keeps_to_room(self.shape(self.chains[0])):
                 raise UnsupportedFeature(
-                    f"parallelism.zero_stage: ZeRO {degrees.zero_stage} exchanges with every "
-                    "microbatch, and replicas on unlike pools run at their own pace",
-                    alternative="use ZeRO 0 or 1",
+                    f"schedule: ZeRO {degrees.zero_stage} exchanges with every microbatch, in one "
+                    f"order, and {self.plan.schedule} orders by the memory of each pool",
+                    alternative="use another schedule, or ZeRO 0 or 1",
                 )
             if degrees.tensor * degrees.context % (degrees.expert * degrees.expert_shards):
                 raise UnsupportedFeature(
@@ -282,8 +311,8 @@ def mixed_replicas(cluster: Cluster, degrees: Parallelism, members: Mapping[int,
     dense, expert = groups
     joint, sizes = cluster.joint, (data * c, max(1, t * c * data // stride))
     assert joint is not None, "several pools are joined"
-    # Weights are sharded over pools that are alike alone.
-    on_host, link_s = hosted_weights(cluster.pools[min(members)])
+    hosted = [hosted_weights(cluster.pools[pool]) for pool in members]
+    on_host, link_s = min(share for share, _ in hosted), max(byte_s for _, byte_s in hosted)
     return Replicas(
         sizes=sizes,
         reduce=(_reduce_lines(dense, joint), _reduce_lines(expert, joint)),
@@ -448,16 +477,17 @@ def _works(
     overlap: Overlap,
     overheads: MemoryOverheads,
 ) -> Iterator[tuple[Chain, predict.StepWork, predict.Layout]]:
-    pools = placement.cluster.pools
+    devices = [pool.accelerator for pool in placement.cluster.pools]
     placement.refuse_coupled()
     slices = predict.slices_of_plan(placement.plan)
     profiles = {pool: in_slices(profile, slices) for pool, profile in profiles.items()}
     replicas = [placement.replicas(rank) for rank in range(placement.degrees.pipeline)]
-    for chain in placement.chains:
+    works = [_work(placement, chain, profiles) for chain in placement.chains]
+    if placement.keep_pace:
+        works, devices = _waiting(works), _with_slowest_link(devices, profiles)
+    for chain, work in zip(placement.chains, works, strict=True):
         places = (
-            predict.RankPlace(
-                accelerator=pools[placement.pool_of(chain, rank)].accelerator, replicas=own
-            )
+            predict.RankPlace(accelerator=devices[placement.pool_of(chain, rank)], replicas=own)
             for rank, own in enumerate(replicas)
         )
         layout = predict.Layout(
@@ -466,7 +496,70 @@ def _works(
             overlap=overlap,
             overheads=overheads,
         )
-        yield chain, _work(placement, chain, profiles), layout
+        yield chain, work, layout
+
+
+def at_one_pace(profiles: Mapping[int, Profile]) -> Mapping[int, Profile]:
+    """What layers cost in each of several pools whose replicas exchange with every microbatch.
+
+    Before a layer its weights are gathered, or after it its gradients are summed, so that a forward
+    or a gradient of it takes as long as in the slowest pool.
+    """
+    tables = [profile.costs.phases for profile in profiles.values()]
+    first, *others = tables
+    if first is None or all(each == first for each in others):
+        return profiles
+    longest = replace(
+        first,
+        **{
+            each.name: np.max([getattr(own, each.name) for own in tables], axis=0)
+            for each in fields(first)
+        },
+    )
+    return {
+        pool: replace(
+            profile, costs=replace(profile.costs, phases=longest, duration_s=longest.total_s)
+        )
+        for pool, profile in profiles.items()
+    }
+
+
+def _waiting(works: list[predict.StepWork]) -> list[predict.StepWork]:
+    """The chains' works, with all stages and all that lies between as long as in the slowest."""
+    transfer_s = np.max([work.transfer_s for work in works], axis=0)
+    tied_s = tuple(np.max([work.tied_s for work in works], axis=0).tolist())
+    barrier_s = max((head.barrier_s for work in works for head in work.heads), default=0.0)
+    longest = [
+        {name: max(getattr(own, name) for own in parts) for name in _OF_STAGE}
+        for parts in zip(*(work.parts for work in works), strict=True)
+    ]
+    found = []
+    for work in works:
+        parts = [replace(own, **times) for own, times in zip(work.parts, longest, strict=True)]
+        count = len(work.stages)
+        heads = tuple(CutHead(share=own, barrier_s=barrier_s) for own in parts[count:])
+        stages = tuple(parts[:count])
+        found.append(
+            replace(work, stages=stages, heads=heads, transfer_s=transfer_s, tied_s=tied_s)
+        )
+    return found
+
+
+_OF_STAGE = ("forward_s", "input_grad_s", "weight_grad_s")
+
+
+def _with_slowest_link(devices: list[Accelerator], used: Iterable[int]) -> list[Accelerator]:
+    """The pools' devices, whose hosts take copies no faster than any that is used."""
+    hosts = [device.host for device in (devices[pool] for pool in used) if device.host is not None]
+    if not hosts:
+        return devices
+    least = min(host.link_bytes_per_s for host in hosts)
+    return [
+        device
+        if device.host is None or device.host.link_bytes_per_s <= least
+        else replace(device, host=replace(device.host, link_bytes_per_s=least))
+        for device in devices
+    ]
 
 
 def _layer_faults(plan: Plan, profiles: Mapping[int, Profile]) -> Iterator[Fault]:
@@ -534,17 +627,21 @@ def _heads(
 ) -> tuple[CutHead, ...]:
     """What each rank has of a head that is cut over all of them, at the prices of its own pool."""
     p, lines = placement.degrees.pipeline, placement.lines_of(chain)
-    pools = [placement.pool_of(chain, rank) for rank in range(p)]
-    of_pool = {
-        pool: cut_head(
-            profiles[pool],
+    of_place: dict[tuple[int, ...], CutHead] = {}
+    places = [placement.pace_of(chain, rank) for rank in range(p)]
+    for pool, *beside in dict.fromkeys(places):
+        of_place[pool, *beside] = cut_head(
+            _profile_of(pool, beside, profiles),
             p,
             lines,
             group_axis_hops(placement.cluster.pools[pool], placement.degrees),
         )
-        for pool in set(pools)
-    }
-    return tuple(of_pool[pool] for pool in pools)
+    return tuple(of_place[place] for place in places)
+
+
+def _profile_of(pool: int, beside: Iterable[int], profiles: Mapping[int, Profile]) -> Profile:
+    """What layers cost in a pool where they wait for those of the pools `beside`."""
+    return at_one_pace({own: profiles[own] for own in dict.fromkeys((pool, *beside))})[pool]
 
 
 def as_run_by(plan: Plan, chain: Chain) -> Plan:
@@ -563,8 +660,13 @@ def _stage_works(
 ) -> tuple[StageWork, ...]:
     """Each stage at the prices of the pool that it runs in."""
     plan, pools = as_run_by(placement.plan, chain), placement.cluster.pools
-    of_pool = {
-        pool: stage_works(plan, profiles[pool], group_axis_hops(pools[pool], placement.degrees))
-        for pool in {group.pool for group in chain.groups}
+    places = [placement.pace_of(chain, rank) for rank in placement.rank_of_stage]
+    of_place = {
+        (pool, *beside): stage_works(
+            plan,
+            _profile_of(pool, beside, profiles),
+            group_axis_hops(pools[pool], placement.degrees),
+        )
+        for pool, *beside in dict.fromkeys(places)
     }
-    return tuple(of_pool[group.pool][stage] for stage, group in enumerate(chain.groups))
+    return tuple(of_place[place][stage] for stage, place in enumerate(places))

@@ -61,7 +61,12 @@ from trainwright.scheduling.families import ALIASES, family_named
 from trainwright.step import zero
 from trainwright.step.figures import num_groups
 from trainwright.step.pipeline import slices_of
-from trainwright.step.pools import mixed_replicas, processes_per_node
+from trainwright.step.pools import (
+    AT_THEIR_PACE,
+    at_one_pace,
+    mixed_replicas,
+    processes_per_node,
+)
 from trainwright.step.stages import (
     StageWork,
     head_passes_s,
@@ -110,6 +115,11 @@ class _OnPools:
     pools: tuple[int, ...]
     virtual_stages: int = 1
 
+    @property
+    def pace(self) -> tuple[int, ...]:
+        """The pools whose replicas wait for each other with every microbatch."""
+        return ()
+
     def _degrees(self, *, pipeline: int, data: int) -> Parallelism:
         found = uniform_degrees(self.point, self.zero_stage, pipeline=pipeline, data=data)
         return replace(found, virtual_stages=self.virtual_stages)
@@ -144,6 +154,11 @@ class Beside(_OnPools):
     def degrees(self) -> Parallelism:
         """The degrees in full; `data` counts the replicas of all pools."""
         return self._degrees(pipeline=self.depth, data=sum(self.replicas))
+
+    @property
+    def pace(self) -> tuple[int, ...]:
+        """See `_OnPools`."""
+        return self.pools if self.zero_stage > AT_THEIR_PACE else ()
 
 
 MixedCandidate: TypeAlias = Across | Beside
@@ -187,10 +202,10 @@ class MixedShelf:
     question: ModelQuestion
     source: Source
     made: dict[tuple[int, Point], Profile] = field(default_factory=dict)
-    parts: dict[tuple[int, Point, Part], Profile] = field(default_factory=dict)
-    cut: dict[tuple[int, Point, Part], StageKinds] = field(default_factory=dict)
+    parts: dict[tuple[object, ...], Profile] = field(default_factory=dict)
+    cut: dict[tuple[object, ...], StageKinds] = field(default_factory=dict)
     summed: dict[tuple[int, Point, Part], PointWork] = field(default_factory=dict)
-    waiting: dict[tuple[int, Point], StageKinds] = field(default_factory=dict)
+    waiting: dict[tuple[object, ...], StageKinds] = field(default_factory=dict)
     rooms: dict[tuple[object, ...], Cluster] = field(default_factory=dict)
     groups: dict[tuple[object, ...], Replicas] = field(default_factory=dict)
     first: tuple[int, ...] = field(init=False)
@@ -284,32 +299,45 @@ class MixedShelf:
         pools = sorted({group.pool for stage in plan.stages for group in stage.replicas})
         return {pool: self.profile(pool, point) for pool in pools}
 
-    def part(self, pool: int, point: Point, part: Part) -> Profile:
-        """What layers of a chain cost there for what passes it."""
-        key = (self.first[pool], point, part)
+    def paced(self, pool: int, point: Point, pace: tuple[int, ...]) -> Profile:
+        """What layers cost there beside pools that keep a `pace`, in which each waits for all."""
+        if not pace or self.are_alike(pace):
+            return self.profile(pool, point)
+        pool, pools = self.first[pool], sorted({self.first[own] for own in pace})
+        key = (pool, point, *pools)
         if key not in self.parts:
-            whole = in_slices(self.profile(pool, point), part.slices)
+            made = at_one_pace({own: self.profile(own, point) for own in pools})
+            self.parts.update({(own, point, *pools): each for own, each in made.items()})
+        return self.parts[key]
+
+    def part(self, pool: int, point: Point, part: Part, pace: tuple[int, ...] = ()) -> Profile:
+        """What layers of a chain cost there for what passes it; see `paced`."""
+        key = (self.first[pool], point, part, pace)
+        if key not in self.parts:
+            whole = in_slices(self.paced(pool, point, pace), part.slices)
             self.parts[key] = without_head(whole) if part.cuts_head else whole
         return self.parts[key]
 
-    def kinds(self, pool: int, point: Point, part: Part = WHOLE) -> StageKinds:
-        """The kinds of stages there."""
-        key = (self.first[pool], point, part)
+    def kinds(
+        self, pool: int, point: Point, part: Part = WHOLE, pace: tuple[int, ...] = ()
+    ) -> StageKinds:
+        """The kinds of stages there; see `paced`."""
+        pace = () if not pace or self.are_alike(pace) else pace
+        key = (self.first[pool], point, part, pace)
         if key not in self.cut:
-            profile = self.part(pool, point, part)
+            profile = self.part(pool, point, part, pace)
             self.cut[key] = StageKinds.of(profile, self.question.settings.overlap)
         return self.cut[key]
 
-    def hosted(self, pool: int, point: Point) -> StageKinds:
+    def hosted(self, pool: int, point: Point, pace: tuple[int, ...] = ()) -> StageKinds:
         """The kinds of stages whose layers wait for copies that no pass hides."""
-        pool = self.first[pool]
-        if (pool, point) not in self.waiting:
+        key = (self.first[pool], point, pace)
+        if key not in self.waiting:
             host = self.cluster.pools[pool].accelerator.host
             assert host is not None, "a schedule that copies names devices with hosts"
-            profile = waiting_for_host(self.profile(pool, point), host.link_bytes_per_s)
-            found = StageKinds.of(profile, self.question.settings.overlap)
-            self.waiting[pool, point] = found
-        return self.waiting[pool, point]
+            profile = waiting_for_host(self.paced(pool, point, pace), host.link_bytes_per_s)
+            self.waiting[key] = StageKinds.of(profile, self.question.settings.overlap)
+        return self.waiting[key]
 
     def work(self, pool: int, point: Point, part: Part = WHOLE) -> PointWork:
         """The least that all layers take there."""
@@ -371,10 +399,7 @@ def runs_alike(allowed: Allowed, zero_stage: int = 0) -> bool:
     They have as many microbatches each, recompute the same, and fill nodes that hold one number of
     processes each. ZeRO 2 and 3 keep replicas at one pace, so these run alike, too.
     """
-    return allowed.framework is not None or zero_stage > _AT_THEIR_PACE
-
-
-_AT_THEIR_PACE: Final = 1  # the last ZeRO stage that exchanges nothing inside microbatches
+    return allowed.framework is not None or zero_stage > AT_THEIR_PACE
 
 
 def mixed_points(question: ModelQuestion) -> Iterator[Point]:
@@ -762,7 +787,8 @@ def beside_bounds_s(
     """
     replicas, p = grid.counts, grid.shared
     held = work.held_bytes(point, replicas.sum(axis=1), zero_stage)
-    start_s = _after_beside_s(work, degrees, replicas, _group(schedule, p)) / p
+    added_s, start_s = _shared_s(work, degrees, replicas, _group(schedule, p))
+    start_s = start_s / p
     whole, most = [], []
     for own, usable in enumerate(work.usable_bytes):
         room_bytes = p * usable - held
@@ -780,6 +806,17 @@ def beside_bounds_s(
     # Of a cut head a rank runs so much with each microbatch, but for a part of the first.
     none_s, one_s = (work.beside_s(schedule, np.array(n), p).T for n in (0, 1))
     head_s = one_s - none_s
+    way_s = max(each.way_s for each in work.works)
+    after_s = work.after_s(point, replicas.sum(axis=1), zero_stage, p)
+    if alike:
+        m, ranks = (microbatches / replicas.sum(axis=1))[:, np.newaxis], p[:, np.newaxis]
+        each_s = whole_s + added_s[:, np.newaxis]
+        ends_s = start_s[:, np.newaxis] + m * (each_s / ranks + head_s)
+        ends_s = none_s + np.maximum(ends_s, m * (most_s + head_s))
+        if in_turn:  # T ≥ φ·W / (1 − (1 − φ/m)^p)
+            left = 1 - share / np.maximum(m, 1.0)
+            ends_s = np.maximum(ends_s, share * each_s / (1 - left**ranks))
+        return np.where(fits, np.maximum(ends_s.max(axis=1), way_s) + after_s, np.inf)
 
     def reached(limit_s: Floats) -> Floats:
         """Microbatches that all pools have done by then."""
@@ -790,23 +827,18 @@ def beside_bounds_s(
             left = np.clip(1 - share * whole_s / limit_s[:, np.newaxis], 0.0, None)
             each = np.minimum(each, share / (1 - left ** (1 / p[:, np.newaxis])))
         each = np.maximum(0.0, each)
-        count: Floats = (replicas * (each.min(axis=1, keepdims=True) if alike else each)).sum(
-            axis=1
-        )
+        count: Floats = (replicas * each).sum(axis=1)
         return count
 
     rate = (replicas * p[:, np.newaxis] / whole_s).sum(axis=1)
     low = microbatches / rate + start_s
-    least = microbatches / replicas.sum(axis=1) if alike else 1.0
-    low = np.maximum(low, start_s + least * whole_s.max(axis=1) / p)
-    low = np.maximum(low, max(each.way_s for each in work.works))
+    low = np.maximum(np.maximum(low, start_s + whole_s.max(axis=1) / p), way_s)
     high = 2 * low + 4 * whole_s.sum(axis=1) + 2 * microbatches * head_s.max(axis=1)
     with np.errstate(divide="ignore"):
         for _ in range(_HALVINGS):
             middle = (low + high) / 2
             enough = reached(middle) >= microbatches
             low, high = np.where(enough, low, middle), np.where(enough, middle, high)
-    after_s = work.after_s(point, replicas.sum(axis=1), zero_stage, p)
     return np.where(fits, low + after_s, np.inf)
 
 
@@ -815,13 +847,15 @@ def _group(schedule: str, p: Ints) -> int:
     return int(p.max(initial=1)) if schedule in layouts.IN_GROUPS else 1
 
 
-def _after_beside_s(work: MixedWork, degrees: Parallelism, replicas: Ints, group: int) -> Floats:
-    """What the replicas of all pools exchange after the last microbatch, [N]."""
+def _shared_s(
+    work: MixedWork, degrees: Parallelism, replicas: Ints, group: int
+) -> tuple[Floats, Floats]:
+    """What the replicas of all pools exchange with a microbatch and after the last, [N] each."""
     distinct, index = np.unique(replicas, axis=0, return_inverse=True)
     members = (dict(zip(work.pools, row, strict=True)) for row in distinct.tolist())
-    found = np.array([work.shared_exchange_s(degrees, own, group=group)[1] for own in members])
-    after_s: Floats = found[index.reshape(-1)]
-    return after_s
+    exchanged_s = [work.shared_exchange_s(degrees, own, group=group) for own in members]
+    found = np.array(exchanged_s).reshape(-1, 2)[index.reshape(-1)]
+    return found[:, 0], found[:, 1]
 
 
 def _speed(own_s: Floats, other_s: Floats) -> float:

@@ -41,6 +41,7 @@ from trainwright.planning.question.layouts import (
     CHAIN,
     CUTS_HEAD,
     IN_V,
+    KEEPS_TO_ROOM,
     LOOPED,
     ON_HOST,
     WHOLE_GROUPS,
@@ -84,7 +85,7 @@ from trainwright.plans.capability_table import Feature
 from trainwright.plans.plan import SEARCHED
 from trainwright.plans.prediction import MixedPrediction, StagePrediction
 from trainwright.profile import Profile
-from trainwright.step.pools import mixed_works, predict_mixed_step
+from trainwright.step.pools import AT_THEIR_PACE, mixed_works, predict_mixed_step
 
 if TYPE_CHECKING:
     from trainwright.arrays import Floats, Ints
@@ -208,8 +209,6 @@ def _plainness(plan: Plan) -> tuple[int, ...]:
 # All ways to lay a point's chains over several pools, bounded together
 # ---------------------------------------------------------------------
 
-_BESIDE_ZERO: Final = (0, 1)  # ZeRO 2 and 3 exchange inside microbatches, at one pace
-
 
 @dataclass(slots=True, kw_only=True)
 class BoundedLayouts:
@@ -300,12 +299,17 @@ class MixedLayouts:
                 found += own.bounds_s[:1].tolist()
         return min(found)
 
-    def bounded(self, point: Point) -> Iterator[BoundedLayouts]:
-        """Those of each shape, ZeRO stage and family that have a finite bound."""
-        for shape in self.shapes:
-            yield from self.bounded_as(shape, point)
+    def bounded(self, point: Point, *, limit_s: float = math.inf) -> Iterator[BoundedLayouts]:
+        """Those of each shape, ZeRO stage and family that have a finite bound.
 
-    def bounded_as(self, shape: Shape, point: Point) -> Iterator[BoundedLayouts]:
+        Replicas that wait for each other are left out where that is known to exceed the limit.
+        """
+        for shape in self.shapes:
+            yield from self.bounded_as(shape, point, limit_s=limit_s)
+
+    def bounded_as(
+        self, shape: Shape, point: Point, *, limit_s: float = math.inf
+    ) -> Iterator[BoundedLayouts]:
         """Those of one shape."""
         grid = self._grid(shape, point)
         if not grid.size:
@@ -315,13 +319,32 @@ class MixedLayouts:
             part: MixedWork.of(self.shelf, point, shape.pools, part)
             for part in dict.fromkeys(part for _, _, part, _ in parts)
         }
-        for zero_stage in self._zero_stages(shape):
+        stages, waits = self._zero_stages(shape), shape.name == "beside"
+        waits = waits and not self.shelf.are_alike(shape.pools)
+        least_s = {
+            part: self._least_at_one_pace_s(work, grid, point) for part, work in works.items()
+        }
+        for zero_stage in stages:
+            at_one_pace, is_one_of_several = zero_stage > AT_THEIR_PACE, zero_stage > min(stages)
             for family, chunks, part, own in parts:
+                if waits and at_one_pace:
+                    if family in KEEPS_TO_ROOM:  # orders of pools would differ
+                        continue
+                    if is_one_of_several and least_s[part] * part.slices >= limit_s:
+                        continue
                 work = works[part]
                 found = self._bounded(work, shape, point, own, zero_stage, family, part.slices)
                 if found.grid.size:
                     found.virtual_stages = chunks
                     yield found
+
+    def _least_at_one_pace_s(self, work: MixedWork, grid: Grid, point: Point) -> float:
+        """No layout of a grid of replicas by depth steps faster, each slice with all others."""
+        data = grid.counts.sum(axis=1)
+        total = self.shelf.question.workload.global_batch // point.microbatch_size
+        slowest_s = max(float(each.trade.time_s[-1]) for each in work.works)
+        each_s = np.where(total % data == 0, total // data * slowest_s / grid.shared, np.inf)
+        return float(each_s.min(initial=np.inf))
 
     def _in_parts(
         self, grid: Grid, shape: Shape, point: Point
@@ -386,9 +409,7 @@ class MixedLayouts:
 
     def _zero_stages(self, shape: Shape) -> tuple[int, ...]:
         question = self.shelf.question
-        at_one_pace = shape.name == "across" or self.shelf.are_alike(shape.pools)
-        runs = ZERO_STAGES if at_one_pace else _BESIDE_ZERO
-        possible = runs if question.shards_state else (0,)
+        possible = ZERO_STAGES if question.shards_state else (0,)
         return tuple(stage for stage in question.allowed.zero_stages if stage in possible)
 
     def _grid(self, shape: Shape, point: Point) -> Grid:
@@ -648,7 +669,7 @@ class MixedSearch:
         """Take a node one step on; a split below `hurry` best steps is priced at once."""
         match node:
             case _AtPoint():
-                for found in self.layouts.bounded(node.point):
+                for found in self.layouts.bounded(node.point, limit_s=limit_s):
                     self.waiting.add(float(found.bounds_s[0]), found)
             case BoundedLayouts():
                 self._sharpen(bound_s, node, limit_s=limit_s, hurry=hurry)

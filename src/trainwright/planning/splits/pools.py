@@ -200,13 +200,14 @@ class _Apart:
         sites: Sequence[Site],
     ) -> _Apart:
         """Of ranks in `pools`, at their sites."""
-        point = candidate.point
+        point, pace = candidate.point, candidate.pace
         if candidate.schedule in ON_HOST:
+            hosted = {g: shelf.hosted(g, point, pace) for g in set(pools)}
             waiting = zip(pools, sites, strict=True)
-            return cls(hosted=tuple(replace(s, kinds=shelf.hosted(g, point)) for g, s in waiting))
+            return cls(hosted=tuple(replace(s, kinds=hosted[g]) for g, s in waiting))
         if candidate.schedule in CUTS_HEAD:
             p = len(pools)
-            of_pool = {g: cut_head(shelf.profile(g, point), p, (), {}) for g in set(pools)}
+            of_pool = {g: cut_head(shelf.paced(g, point, pace), p, (), {}) for g in set(pools)}
             return cls(heads=tuple(of_pool[g] for g in pools))
         return cls()
 
@@ -425,18 +426,22 @@ def _bound_beside_s(
 
 def _pool(shelf: MixedShelf, candidate: Beside, pool: int, count: int, limit_s: float) -> _Pool:
     members = dict(zip(candidate.pools, candidate.replicas, strict=True))
-    levels, size = shelf.cluster.pools[pool].levels, candidate.point.devices * count
-    between = [rank_level(levels, r, r + 1, size) for r in range(candidate.depth - 1)]
+    part, pace = Part.of(candidate), candidate.pace
     site = Site(
-        kinds=shelf.kinds(pool, candidate.point, Part.of(candidate)),
+        kinds=shelf.kinds(pool, candidate.point, part, pace),
         cluster=shelf.room(pool, candidate),
         replicas=shelf.replicas(candidate, members),
     )
-    profile = shelf.part(pool, candidate.point, Part.of(candidate))
+    profile = shelf.part(pool, candidate.point, part)
+    transfers = []
+    for own in pace or (pool,):
+        levels, size = shelf.cluster.pools[own].levels, candidate.point.devices * members[own]
+        between = [rank_level(levels, r, r + 1, size) for r in range(candidate.depth - 1)]
+        transfers.append(transfers_over(profile, between))
     return _Pool(
         site=site,
         apart=_Apart.of(shelf, candidate, [pool] * candidate.depth, [site] * candidate.depth),
-        transfers=transfers_over(profile, between),
+        transfers=np.max(transfers, axis=0),
         candidate=candidate,
         count=count,
         limit_s=limit_s,
