@@ -72,7 +72,9 @@ def test_the_words_of_an_encoder_are_no_patches() -> None:
 
 def test_a_degree_that_is_refused_says_why() -> None:
     found = trainwright.describe_model(LLAMA, sequence=64).document
-    assert found.limits[0] == "tensor parallel: 1, 2, 4; not 8, which must divide the 4 heads"
+    assert found.limits[0] == (
+        "tensor parallel: --tp may be 1, 2, 4; it must divide the 4 heads, as 8 does not"
+    )
 
 
 def test_a_model_has_the_type_of_its_file_not_that_of_its_text() -> None:

@@ -256,6 +256,7 @@ def test_a_plan_that_its_framework_cannot_run_is_not_said_to_be_launched_by_it()
     space = {"tp": 1, "pp": 1, "dp": 8, "zero": (1,), "recompute": ("none",)}
     tiled = trainwright.plan("gpt2-xl", framework="megatron", mlp_tile=256, **asked, **space)
     assert "as the warnings say, not launched by megatron" in str(tiled)
+    assert "fits, but megatron cannot run it" in " ".join(str(tiled).split())
     assert any(said.startswith("framework: mlp_tile") for said in tiled.document.warnings)
     with pytest.raises(trainwright.Inexpressible) as refused:
         trainwright.export(tiled, "megatron")
@@ -263,6 +264,7 @@ def test_a_plan_that_its_framework_cannot_run_is_not_said_to_be_launched_by_it()
     usual = trainwright.plan("gpt2-xl", framework="megatron", **asked, **space)
     assert "launched by megatron" in str(usual)
     assert "not launched by" not in str(usual)
+    assert "cannot run it" not in str(usual)
 
 
 def test_a_plan_says_what_its_framework_cannot_be_told_of_the_model():

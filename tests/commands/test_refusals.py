@@ -582,6 +582,24 @@ def test_an_option_of_two_values_says_which_other_stands_in_the_place_of_one(ref
     assert "'--from': takes 2 values, FORMAT FILE, and --cluster stands in the place" in message
 
 
+@pytest.mark.parametrize("behind", [("--cluster", "dgx-h100"), ()])
+def test_a_job_without_its_format_is_told_with_the_one_that_its_content_has(
+    refused, folder, behind
+):
+    (folder / "job.sh").write_text("torchrun pretrain_gpt.py --num-layers 2 --hidden-size 64\n")
+    for command in (("estimate", "llama3-8b"), ("improve",)):
+        message = refused(*command, "--from", "job.sh", *behind)
+        assert "'--from': takes 2 values, FORMAT FILE" in message
+        assert "did you mean --from megatron job.sh?" in message
+
+
+def test_an_option_of_two_values_at_the_end_says_which_it_got(refused, folder):
+    assert 'takes 2 values, FORMAT FILE, got "megatron" alone' in refused(
+        "estimate", "llama3-8b", "--from", "megatron"
+    )
+    assert "takes 2 values, FORMAT FILE, got none" in refused("estimate", "llama3-8b", "--from")
+
+
 def test_a_file_that_is_no_job_is_not_told_that_it_is_no_profile(refused, folder):
     (folder / "job.yaml").write_text("trainer: {mine: 1}\n")
     message = refused("estimate", "job.yaml", "--cluster", "dgx-h100")

@@ -11,12 +11,15 @@ from dataclasses import fields
 from importlib import import_module
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from write_signatures import STUB, stub
 
 import trainwright
 from trainwright.commands.main import COMMANDS
 from trainwright.errors import InvalidInput
 from trainwright.model import Recipe
+from trainwright.options.option import KEPT, LARGEST_MEMORY_BYTES, RATE, SIZE
 from trainwright.options.table import ROWS, VERBS, keywords_of, read, rows_of_command
 from trainwright.options.tool_rows import ARGUMENTS, FIRST
 from trainwright.planning.question.question import Allowed
@@ -192,3 +195,27 @@ def test_the_name_of_a_flag_is_a_keyword_of_its_verb(verb):
 def is_switch(row, keyword):
     """Whether a row only sets a value of another one's keyword, as --no-recompute does."""
     return row.reader.is_flag and row.flag.replace("-", "_") != keyword
+
+
+@given(
+    st.one_of(
+        st.integers(1, 2**50),
+        st.integers(1, 2**20).map(lambda n: float(n * 2**30)),
+        st.integers(1, 10**6).map(lambda n: n * 1e9),
+        st.floats(1, 2.0**50, allow_nan=False),
+    )
+)
+def test_bytes_and_rates_in_a_command_to_repeat_are_read_back_exactly(value):
+    if value <= LARGEST_MEMORY_BYTES:
+        (size,) = SIZE.words(value, None)
+        assert SIZE.read(size, "memory") == value
+    (rate,) = RATE.words(value, None)
+    assert RATE.read(rate, "bandwidth") == value
+
+
+def test_bytes_in_a_command_to_repeat_are_whole_units_where_they_are():
+    assert SIZE.words(3221225472.0, None) == ("3GiB",)
+    assert SIZE.words(80e9, None) == ("80000000000",)
+    assert SIZE.words(4096.0, None) == ("4096B",)
+    assert KEPT.words(0.0, None) == ("0",)
+    assert RATE.words(25e9, None) == ("25GB/s",)

@@ -240,6 +240,20 @@ class ShellCommand(click.Command):
             self.callback = import_module(f"trainwright.commands.{self.name}").command
         return rest
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the words; where they end before the values of an option, say what it takes."""
+        given = tuple(args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.BadOptionUsage as error:
+            of_several = (p for p in self.params if error.option_name in p.opts and p.nargs > 1)
+            option = next(of_several, None)
+            if option is None:
+                raise
+            value = given[-1] if given and given[-1] != error.option_name else ""
+            problem = f"takes {option.nargs} values, {option.metavar}, got {_got(value)}"
+            raise click.BadParameter(f"{problem}{_with_format(value)}", ctx, option) from None
+
     def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         """Arguments with what they mean, then the options of each group."""
         name = self.name or ""
@@ -304,8 +318,21 @@ def _whole_values(_: click.Context, option: click.Parameter, value: Any) -> Any:
     for each in given or ():
         if (taken := next((str(v) for v in each if str(v).startswith("--")), None)) is not None:
             wanted = f"takes {option.nargs} values, {option.metavar}"
-            raise click.BadParameter(f"{wanted}, and {taken} stands in the place of one")
+            problem = f"{wanted}, and {taken} stands in the place of one"
+            raise click.BadParameter(f"{problem}{_with_format(str(each[0]))}")
     return value
+
+
+def _got(value: str) -> str:
+    return f'"{value}" alone' if value else "none"
+
+
+def _with_format(value: str) -> str:
+    """What was meant where a job's file stands alone, its format being told by its content."""
+    from trainwright.frameworks.read_job import job_format
+
+    known = job_format(value) if value else None
+    return "" if known is None else f"; did you mean --from {known} {value}?"
 
 
 def _option(row: Option) -> click.Option:

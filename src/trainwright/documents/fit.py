@@ -884,9 +884,11 @@ def _most(count: int, limit: int) -> Cell:
 
 def fit_basis(document: FitResult) -> str:
     """What the table rests on."""
+    asked, other = document.request.probability, configuration.USUAL_FIT_PROBABILITY
+    beside = "" if asked == other else f" (plan and estimate ask {other:.0%} unless told)"
     return (
         f"fits: the device stays within its memory with probability "
-        f"{document.request.probability:.0%}, {account_words(document.memory_account)}; memory and "
+        f"{asked:.0%}{beside}, {account_words(document.memory_account)}; memory and "
         "tokens/s: as each row recomputes, the fastest that fits; least memory, longest sequence "
         "and most sequences a microbatch: recomputed in full, at the leanest ZeRO stage"
     )

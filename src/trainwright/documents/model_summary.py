@@ -147,11 +147,11 @@ _DEGREES = 256  # up to which degrees are listed
 def _limits(config: TransformerConfig) -> Iterator[str]:
     """What sizes forbid, in the order of the axes."""
     degrees = config.tensor_degrees(range(1, _DEGREES + 1))
-    line = f"tensor parallel: {', '.join(map(str, degrees))}"
+    line = f"tensor parallel: --tp may be {', '.join(map(str, degrees))}"
     larger = RunShape(microbatch_size=1, sequence_length=1, tensor_parallel=2 * degrees[-1])
     reasons = [fault.problem.partition(", got")[0] for fault in config.faults_at(larger)]
-    refused = f"; not {larger.tensor_parallel}, which {reasons[0]}" if reasons else ""
-    yield line + refused
+    rule = f"; it {reasons[0]}, as {larger.tensor_parallel} does not" if reasons else ""
+    yield line + rule
     if config.experts is None:
         yield "expert parallel: none, there are no experts"
     else:

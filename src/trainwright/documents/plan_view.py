@@ -126,6 +126,8 @@ def _headline(document: ModelPlanResult) -> Iterator[str]:
             yield f"of the plans that {framework} launches; --framework any asks for all"
         return
     fits = "does NOT fit" if document.fits is False else "fits"
+    unable = framework_unable(document)
+    fits += "" if unable is None else f", but {unable} cannot run it"
     yield f"{where}: {fits}, {format_seconds(document.step_time_s)} per step ({_range(document)})"
     yield from evidence_line(document.assumptions)
     yield "; ".join((*_throughput(document), proof(document)))
@@ -136,7 +138,7 @@ def _headline(document: ModelPlanResult) -> Iterator[str]:
             f"{use_of_pools(document)}{layout_line(document.parallelism)}, microbatch "
             f"{document.micro_batch}, schedule {document.schedule}{_on_all_ranks(document)}"
         )
-    yield from launch_line(document)
+    yield from launch_line(document, unable=unable)
     yield from left_to_hide(document)
     if document.order is not None and document.named_step_time_s:
         gain = 1 - document.step_time_s / document.named_step_time_s
@@ -172,13 +174,20 @@ def _on_all_ranks(document: ModelPlanResult) -> str:
     return f", head and embedding cut over all {document.parallelism.pipeline} ranks"
 
 
-def launch_line(document: ModelPlanResult) -> Iterator[str]:
+def framework_unable(document: ModelPlanResult) -> str | None:
+    """The framework that was named and that cannot run the plan with what was asked beside it."""
+    framework = document.request.space.framework
+    if framework is None or document.request.model.kind == "profile":
+        return None
+    return None if framework in document.launched_by() else framework
+
+
+def launch_line(document: ModelPlanResult, *, unable: str | None) -> Iterator[str]:
     """Which frameworks launch the plan; of one that none does, what it gains over one that is."""
     framework = document.request.space.framework
     if framework is not None:
         version = TARGETS[framework].replace(" (", ", ").removesuffix(")")
-        is_run = document.request.model.kind == "profile" or framework in document.launched_by()
-        said = "launched by" if is_run else "as the warnings say, not launched by"
+        said = "launched by" if unable is None else "as the warnings say, not launched by"
         yield f"{said} {framework} ({version})"
     if framework is not None or document.groups or document.request.model.kind == "profile":
         return

@@ -19,7 +19,7 @@ from typing import Any, Final, TypeAlias
 
 from trainwright.errors import InvalidInput
 from trainwright.options.clusters import read_software
-from trainwright.units import parse_bandwidth, parse_deadline, parse_duration, parse_memory
+from trainwright.units import GIB, MIB, parse_bandwidth, parse_deadline, parse_duration, parse_memory
 
 Options: TypeAlias = Mapping[str, Any]  # values by keyword, of those that were given
 
@@ -333,6 +333,33 @@ def _own_repr(value: Any, _: Any) -> tuple[str, ...]:
     return (repr(value),)
 
 
+def _quantity_words(
+    units: Mapping[str, float], value: Any, *, bare_from: float = 0.0
+) -> tuple[str, ...]:
+    """A whole number of the largest of `units` that divides it, else of the base unit.
+
+    Each reads back as exactly the same float. The base unit comes last; below `bare_from` it has to
+    be written, as a bare number would be refused.
+    """
+    if isinstance(value, str):
+        return (value,)
+    *larger, (base, _) = units.items()
+    if value and float(value).is_integer():
+        for unit, factor in larger:
+            if value % factor == 0 and float(value / factor) * factor == value:
+                return (f"{int(value / factor)}{unit}",)
+    number = str(int(value)) if float(value).is_integer() else repr(value)
+    return (number if value == 0 or abs(value) >= bare_from else f"{number}{base}",)
+
+
+def _size_words(value: Any, _: Any) -> tuple[str, ...]:
+    return _quantity_words({"GiB": GIB, "MiB": MIB, "B": 1.0}, value, bare_from=MIB)
+
+
+def _rate_words(value: Any, _: Any) -> tuple[str, ...]:
+    return _quantity_words({"GB/s": 1e9, "MB/s": 1e6, "B/s": 1.0}, value)
+
+
 def _price_words(value: Any, _: Any) -> tuple[str, ...]:
     return (",".join(map(repr, value)) if isinstance(value, tuple) else repr(value),)
 
@@ -422,9 +449,13 @@ SHARES: Final = Reader(
     words=_share_words,
     repeats=True,
 )
-SIZE: Final = Reader(read=_memory, annotation="str | float | None", metavar="SIZE", words=_own_repr)
+SIZE: Final = Reader(
+    read=_memory, annotation="str | float | None", metavar="SIZE", words=_size_words
+)
 KEPT: Final = replace(SIZE, read=_kept)
-RATE: Final = Reader(read=_rate, annotation="str | float | None", metavar="RATE", words=_own_repr)
+RATE: Final = Reader(
+    read=_rate, annotation="str | float | None", metavar="RATE", words=_rate_words
+)
 TIME: Final = Reader(read=_time, annotation="str | float | None", metavar="TIME", words=_own_repr)
 DEADLINE: Final = Reader(
     read=_deadline, annotation="str | float | None", metavar="TIME", words=_seconds_words

@@ -679,8 +679,8 @@ ROWS += option.section(
     option.row(
         "fit-probability",
         option.SHARE,
-        "With which, by the framework's account, a device must hold the run; 0.5 if absent, 0 for "
-        "the margins alone.",
+        "With which, by the framework's account, a device must hold the run; 0.5 if absent (of "
+        "`fit` 0.9), 0 for the margins alone.",
         at="overheads.fit_probability",
     ),
     foreign=_OF_A_MODEL,

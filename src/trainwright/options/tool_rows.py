@@ -510,7 +510,7 @@ ROWS += option.section(
     option.row(
         "fit-probability",
         option.SHARE,
-        "With which a run must fit; 0.9 if absent.",
+        "With which a run must fit; 0.9 if absent (of plan and estimate 0.5).",
         at="fit.probability",
     ),
 )

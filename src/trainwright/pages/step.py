@@ -344,6 +344,8 @@ def plan_verdict(document: ModelPlanResult) -> blocks.Verdict:
     low, high = document.step_time_low_s, document.step_time_high_s
     if document.fit_probability is not None:
         said += f" It {fit_line(document)}."
+    if (unable := plan_view.framework_unable(document)) is not None:
+        said += f" But {unable} cannot run it, as the warnings say."
     fits, fitted = document.fits is not False, plan_view.is_fitted(document)
     return blocks.Verdict(
         state="Fits" if fits else "Does not fit",
