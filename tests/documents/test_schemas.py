@@ -7,6 +7,7 @@ import json
 import tomllib
 import typing
 from dataclasses import fields, is_dataclass
+from functools import cache
 from pathlib import Path
 
 import jsonschema
@@ -14,16 +15,23 @@ import pytest
 
 import reported
 import trainwright
+from reference import needs_reference, reference
 from trainwright import cluster
 from trainwright.chips import space
 from trainwright.chips.room import read_room
 from trainwright.chips.technology import read_technology
 from trainwright.commands.catalog import catalog
 from trainwright.commands.main import read_config
+from trainwright.documents.profile_plan import read_stages
 from trainwright.documents.registry import KINDS, SCHEMAS, part, schema_of
 from trainwright.errors import InvalidInput, UnsupportedFeature
+from trainwright.formats.catalog import _read, model_entries
 from trainwright.formats.document_json import encode
 from trainwright.formats.galvatron_json import read_galvatron
+from trainwright.formats.hf_config import load_adapter
+from trainwright.formats.hf_config import read_config as read_model
+from trainwright.formats.hf_families import FAMILIES
+from trainwright.formats.hf_towers import WRAPPERS
 from trainwright.formats.measured_csv import (
     read_layer_files,
     read_measured_table,
@@ -38,7 +46,13 @@ ONE_WAY = {"tp": 1, "pp": 1, "cp": 1, "schedule": "1f1b", "recompute": "none"}
 TOO_LITTLE = {**ONE_WAY, "memory": "1GiB"}
 
 
-@pytest.mark.parametrize("name", SCHEMAS)
+LARGE = ("config",)  # takes a second to check, and others use it
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.slow) if n in LARGE else n for n in SCHEMAS],
+)
 def test_each_is_a_sound_schema(name):
     schema = schema_of(name)
     jsonschema.Draft202012Validator.check_schema(schema)
@@ -115,7 +129,7 @@ def test_the_clusters_that_are_built_in_follow_the_schema_of_clusters():
 
 
 def test_another_name_is_refused_with_those_that_there_are():
-    with pytest.raises(InvalidInput, match=r"name: must be one of profile, .*model-plan"):
+    with pytest.raises(InvalidInput, match=r"name: must be one of config, .*model-plan"):
         schema_of("plans")
 
 
@@ -327,7 +341,10 @@ GALVATRON = {
         "other_memory_pp_on_last": OTHER,
     },
 }
+STAGE = {"layers": [0, 1], "options": {"0": "plain", "1": "plain"}, "data_parallel": 2}
+STAGES = {"format_version": 1, "stages": [STAGE]}
 READERS = {
+    "stages": lambda value, _: read_stages(value),
     "piper-profile": lambda value, _: read_piper(value, given=HEADER),
     "placement-problem": lambda value, _: read_phaze(value, given=HEADER),
     "galvatron-times": lambda value, folder: galvatron(folder, computation=value),
@@ -348,6 +365,7 @@ HEADER = {
         ("placement-problem", json.loads((EXAMPLES / "placement.json").read_text())),
         ("galvatron-times", GALVATRON["computation"]),
         ("galvatron-memory", GALVATRON["memory"]),
+        ("stages", STAGES),
     ],
 )
 def test_a_schema_of_a_foreign_file_refuses_nothing_that_is_read(name, example, tmp_path):
@@ -360,3 +378,158 @@ def test_a_schema_of_a_foreign_file_refuses_nothing_that_is_read(name, example, 
             READERS[name](value, tmp_path)
     assert validator.is_valid(example)
     assert refused > len(example)
+
+
+# Models: what their reader asks of a file, family by family
+# ----------------------------------------------------------
+
+
+@cache
+def config_validator():
+    return jsonschema.Draft202012Validator(schema_of("config"))
+
+
+def is_read(document):
+    """Whether a file is read as a model; one that breaks a rule is not, whatever else may be."""
+    try:
+        read_model(document, name="m")
+    except UnsupportedFeature:
+        return None
+    except InvalidInput:
+        return False
+    return True
+
+
+def silent_file(family):
+    """A file that says of a model no more than its type."""
+    if family not in WRAPPERS:
+        return {"model_type": family}
+    if WRAPPERS[family].flat:
+        return {"model_type": family, WRAPPERS[family].section: {}}
+    return {"model_type": family, "text_config": {}, WRAPPERS[family].section: {}}
+
+
+def test_a_schema_of_models_refuses_none_that_is_built_in():
+    validator = config_validator()
+    for entry in model_entries():
+        config = dict(_read("trainwright.model", entry.name)["config"])
+        assert is_read(config)
+        validator.validate(config)
+
+
+@needs_reference
+def test_a_schema_of_models_refuses_no_public_file_that_is_read():
+    validator, count = config_validator(), 0
+    for path in sorted((reference() / "models" / "configs").glob("*.json")):
+        content = json.loads(path.read_text())
+        if is_read(content):
+            validator.validate(content)
+            count += 1
+    assert count > 100
+
+
+_FEW = ("hunyuan_v1_moe", "lfm2", "qwen2_vl")
+WRONG = ("x", 1.5, True, [[1]], {"a": 1}, -1, 0, 1e308)
+
+
+@pytest.mark.parametrize(
+    "family",
+    [
+        name if name in _FEW else pytest.param(name, marks=pytest.mark.slow)
+        for name in (*FAMILIES, *WRAPPERS)
+    ],
+)
+def test_what_a_schema_of_models_refuses_its_reader_refuses_under_the_same_key(family):
+    """Sections too; and whatever stands under a key, a file is read or refused, never a crash."""
+    definitions = config_validator().schema["$defs"]
+    told = {"$ref": f"#/$defs/{family}", "$defs": definitions}
+    validator, document, refused = jsonschema.Draft202012Validator(told), silent_file(family), 0
+    assert is_read(document) or family == "nemotron-nas"
+    rule = definitions[family]
+    own = rule["properties"] | rule.get("then", rule)["properties"]
+    if "$ref" in rule.get("then", rule):
+        own |= definitions["usual"]["properties"]
+    section = WRAPPERS[family].section if family in WRAPPERS else None
+    inner = [(section, key) for key in own.get(section, {}).get("properties", {})]
+    for where, key in [(None, key) for key in own if key not in ("text_config", section)] + inner:
+        for value in WRONG:
+            part = {**document.get(where, {}), key: value} if where else value
+            changed = {**document, (where or key): part}
+            read = is_read(changed)
+            if not validator.is_valid(changed):
+                refused += 1
+                assert read is not True, (where, key, value)
+    assert refused > 20
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("num_hidden_layers", "32"),
+        ("num_hidden_layers", 20_000),
+        ("hidden_size", 4096.5),
+        ("vocab_size", True),
+        ("attention_dropout", 1),
+        ("attention_bias", "no"),
+        ("hidden_act", "silly"),
+        ("model_type", 5),
+    ],
+)
+def test_a_schema_of_models_refuses_what_its_reader_refuses(key, value):
+    validator = config_validator()
+    assert validator.is_valid({"model_type": "llama"})
+    assert not is_read({"model_type": "llama", key: value})
+    assert not validator.is_valid({"model_type": "llama", key: value})
+    inside = {"model_type": "llava", "text_config": {"model_type": "llama"}, "vision_config": {}}
+    assert validator.is_valid(inside)
+    inside["text_config"] |= {key: value}
+    assert not is_read(inside)
+    assert not validator.is_valid(inside)
+
+
+def test_a_schema_of_models_leaves_types_and_keys_that_no_rule_reads_alone():
+    validator = config_validator()
+    assert validator.is_valid({"model_type": "of_tomorrow", "hidden_size": "wide"})
+    assert validator.is_valid({"model_type": "llama", "of_tomorrow": ["wide"], "hidden_size": None})
+    assert validator.is_valid({"architectures": ["LlamaForCausalLM"]})
+    assert not validator.is_valid({"hidden_size": 64})
+
+
+ADAPTERS = {"base_model_name_or_path": "a/b", "r": 8, "target_modules": ["q_proj"]}
+
+
+@pytest.mark.parametrize(
+    ("change", "read"),
+    [
+        ({}, True),
+        ({"target_modules": "all-linear", "use_dora": False, "lora_alpha": 16}, True),
+        ({"target_modules": None, "target_parameters": ["mlp.experts.down_proj"]}, True),
+        ({"r": 0}, False),
+        ({"r": "8"}, False),
+        ({"lora_dropout": 1}, False),
+        ({"target_modules": None}, False),
+        ({"target_modules": []}, False),
+        ({"target_modules": ["mine"]}, False),
+        ({"target_parameters": ["mlp.router.weight"]}, False),
+        ({"peft_type": "IA3"}, False),
+        ({"use_dora": True}, False),
+        ({"base_model_name_or_path": ""}, False),
+    ],
+)
+def test_a_schema_of_adapters_is_what_their_reader_takes(change, read, tmp_path):
+    content = {key: value for key, value in (ADAPTERS | change).items() if value is not None}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(content))
+    assert jsonschema.Draft202012Validator(schema_of("adapter-config")).is_valid(content) == read
+    if read:
+        load_adapter(tmp_path)
+        return
+    with pytest.raises((InvalidInput, UnsupportedFeature)):
+        load_adapter(tmp_path)
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_the_catalog_says_of_every_schema_what_it_is_of(name):
+    if name not in LARGE:
+        about = schema_of(name)["description"]
+        assert " " in about
+        assert not about.startswith("_")

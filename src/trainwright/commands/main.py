@@ -232,7 +232,7 @@ class ShellCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Leave in the context what was given, read, and load what is called with it."""
-        rest = super().parse_args(ctx, args)
+        rest = self._parsed(ctx, args)
         if self.name is not None and not ctx.resilient_parsing:  # else words are completed
             given, ctx.params = ctx.params, _values(self.name, ctx.params)
             if self.name in _REPEATED:
@@ -240,7 +240,7 @@ class ShellCommand(click.Command):
             self.callback = import_module(f"trainwright.commands.{self.name}").command
         return rest
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+    def _parsed(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the words; where they end before the values of an option, say what it takes."""
         given = tuple(args)
         try:

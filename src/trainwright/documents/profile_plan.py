@@ -15,6 +15,14 @@ from trainwright.errors import Fault, InvalidInput
 from trainwright.execution import Budget
 from trainwright.formats.document_json import decode, encode
 from trainwright.formats.json_text import show_typed
+from trainwright.formats.records import (
+    COUNT,
+    WHOLE,
+    array_schema,
+    map_schema,
+    object_schema,
+    titled,
+)
 from trainwright.options.inputs import ProfileInput, inside, setting_record
 from trainwright.partitioning.downset_dp import Restrictions
 from trainwright.partitioning.evaluate import evaluate, find_overflows, time_per_sample_s
@@ -229,6 +237,16 @@ def read_stages(value: object, *, source: str | None = None) -> tuple[Stage, ...
     if faults:
         raise InvalidInput(faults, source=source)
     return tuple(made)
+
+
+def stages_schema() -> dict[str, Any]:
+    """The JSON Schema of a plan by hand; that options are of the stage's layers is not in it."""
+    layers = array_schema(WHOLE, least=1) | {"uniqueItems": True}
+    options = map_schema({"type": "string"})
+    degrees = dict.fromkeys(("data_parallel", "tensor_parallel"), COUNT)
+    stage = object_schema({"layers": layers, "options": options}, degrees)
+    body = object_schema({"stages": array_schema(stage, least=1)}, {"format_version": WHOLE})
+    return titled("stages", body, about="Stages of a profile, for `estimate --plan`.")
 
 
 def _read_stage(stage: dict[str, Any], path: str, faults: list[Fault]) -> _Found:

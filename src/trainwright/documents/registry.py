@@ -227,7 +227,10 @@ def kind_of(document: object) -> Kind:
 
 # Input files by name, each with the function that makes its schema; documents are inputs, too.
 _INPUTS: Final = {
+    "config": "formats.hf_config:config_schema",
+    "adapter-config": "formats.hf_config:adapter_schema",
     "profile": "formats.profile_json:profile_schema",
+    "stages": "documents.profile_plan:stages_schema",
     "schedule-spec": "formats.schedule_json:schedule_spec_schema",
     "orders": "formats.schedule_json:orders_schema",
     "cluster": "formats.cluster_schema:cluster_schema",

@@ -81,6 +81,8 @@ class _CalibrationTable(Closed):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _File:
+    """Efficiencies fitted to measured runs, by accelerator and software, as TOML is read."""
+
     calibration: tuple[_CalibrationTable, ...]
 
 

@@ -97,7 +97,9 @@ def times_schema() -> dict[str, Any]:
     """The JSON Schema of a table of times; totals of whole models are passed over."""
     key = re.sub(r"\?P<\w+>", "", _TIME_KEY.pattern)
     return titled(
-        "Galvatron's times", {"type": "object", "patternProperties": {f"^{key}$": AMOUNT}}
+        "Galvatron's times",
+        {"type": "object", "patternProperties": {f"^{key}$": AMOUNT}},
+        about="Times of layers in milliseconds, as Galvatron measures them.",
     )
 
 
@@ -112,7 +114,7 @@ def memory_schema() -> dict[str, Any]:
         r"^layertype_\d+(_sp)?$": map_schema(layer),
         "^other_memory_pp_on_(first|last)(_sp)?$": map_schema(other),
     }
-    return titled("Galvatron's memory", made)
+    return titled("Galvatron's memory", made, about="Memory of layers, as Galvatron measures it.")
 
 
 def read_galvatron(path: Path) -> tuple[ProfileFile, tuple[str, ...]]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -21,9 +21,18 @@ from trainwright.formats.atomic_file import read_bytes
 from trainwright.formats.hf_decoders import ENCODER_DECODERS, has_head
 from trainwright.formats.hf_families import ALIASES, BERTS, FAMILIES
 from trainwright.formats.hf_keys import ALIASES as ALIASES_OF_KEYS
-from trainwright.formats.hf_keys import DECIDING_SIZES, KeyReader, effect_of, is_silent
+from trainwright.formats.hf_keys import (
+    DECIDING_SIZES,
+    SHAPES,
+    KeyReader,
+    KeyRecorder,
+    Schema,
+    effect_of,
+    is_silent,
+)
 from trainwright.formats.hf_towers import TEXT_DEFAULTS, TEXT_FAMILIES, WRAPPERS
 from trainwright.formats.json_text import parse_json, show_typed
+from trainwright.formats.records import titled
 from trainwright.model import Head, LowRank, TransformerConfig, count_parameters
 
 # Finds the `config.json` of a Hugging Face hub id in the local cache; nothing is ever downloaded
@@ -424,6 +433,111 @@ def _squeezed(name: str) -> str:
     return name.lower().replace("_", "").replace("-", "")
 
 
+# The JSON Schema of a `config.json`: what its own reader asks of one that says nothing
+# -----------------------------------------------------------------------------------
+
+
+def config_schema() -> Schema:
+    """The JSON Schema of a `config.json`: by `model_type`, the keys that its family reads.
+
+    What only several keys decide together is not in it.
+    """
+    asked: dict[str, Schema] = {}
+    for name, read in FAMILIES.items():
+        keys = KeyRecorder()
+        read(keys)
+        asked[name] = keys.properties
+    usual = _asked_by_most(asked.values())
+    names = {name: [name] for name in asked}
+    for alias, family in ALIASES.items():
+        names[family].append(alias)
+    texts = {name: [name] for name in asked}
+    for alias, family in TEXT_FAMILIES.items():
+        texts[family].append(alias)
+    root: Schema = {
+        "type": "object",
+        "description": (
+            "A model as Hugging Face describes it; null stands for an absent key, and keys that "
+            "its family does not read are free, as is all of a type that no rule reads."
+        ),
+        "properties": {"model_type": {"$ref": "#/$defs/text"}},
+        "anyOf": [
+            {"required": [key], "properties": {key: {"not": {"type": "null"}}}}
+            for key in ("model_type", "architectures")
+        ],
+        "allOf": [
+            *(_where_type(names[name], name, **_TEXT_ALONE) for name in asked),
+            *(_where_type([name], name) for name in WRAPPERS),
+        ],
+    }
+    defs: Schema = {
+        **SHAPES,
+        "usual": {"properties": usual},
+        **{name: _beside(usual, properties) for name, properties in asked.items()},
+        **{name: _wrapped_schema(name, usual) for name in WRAPPERS},
+        "text_config": {
+            "properties": {"model_type": {"$ref": "#/$defs/text"}},
+            "allOf": [_where_type(texts[name], name) for name in asked],
+        },
+    }
+    return titled("config.json", {**root, "$defs": defs})
+
+
+def _asked_by_most(families: Collection[Schema]) -> Schema:
+    """The keys that more than half of the families read alike."""
+    found: Schema = {}
+    for properties in families:
+        for key, schema in properties.items():
+            alike = sum(other.get(key) == schema for other in families)
+            if key not in found and 2 * alike > len(families):
+                found[key] = schema
+    return found
+
+
+def _beside(usual: Schema, properties: Schema) -> Schema:
+    """An object with these keys, those of most families by reference where all are among them."""
+    if any(properties.get(key) != schema for key, schema in usual.items()):
+        return {"properties": properties}
+    own = {key: schema for key, schema in properties.items() if key not in usual}
+    return {"$ref": "#/$defs/usual", "properties": own}
+
+
+# A family's own file has no part of its own for the text.
+_TEXT_ALONE: Final = {"text_config": {"not": {"type": "object"}}}
+
+
+def _where_type(names: Sequence[str], definition: str, **others: Schema) -> Schema:
+    """What holds of files of these types; `others` are keys that tell them apart, too."""
+    told = {"model_type": {"enum": [*names]}, **others}
+    return {
+        "if": {"required": ["model_type"], "properties": told},
+        "then": {"$ref": f"#/$defs/{definition}"},
+    }
+
+
+def _wrapped_schema(name: str, usual: Schema) -> Schema:
+    """What a file with an encoder may say; its text is held to the family that it states."""
+    wrapper = WRAPPERS[name]
+
+    def asked(silent: dict[str, Any]) -> Schema:
+        keys = KeyRecorder(silent)
+        _wrapped(keys, silent, name, source=None)
+        return keys.properties
+
+    properties = asked({"text_config": {}, wrapper.section: {}})
+    text = properties.pop("text_config")["properties"]
+    untyped = {"type": "object", "properties": {"model_type": {"type": "null"}}}
+    rules = [
+        {"if": {"type": "object"}, "then": {"$ref": "#/$defs/text_config"}},
+        {"if": untyped, "then": _beside(usual, text)},
+    ]
+    found: Schema = {"properties": {**properties, "text_config": {"allOf": rules}}}
+    if wrapper.flat:  # sizes of the text may stand at the top
+        flat = _beside(usual, asked({wrapper.section: {}}))
+        found |= {"if": {"properties": _TEXT_ALONE}, "then": flat}
+    return found
+
+
 # Reads the `adapter_config.json` of the peft library: low-rank adapters for a base model
 # ---------------------------------------------------------------------------------------
 # Target modules are named as in the base model's own code; they become the targets of `LowRank`.
@@ -526,3 +640,34 @@ def _targets(keys: KeyReader) -> tuple[str, ...]:
         keys.refuse("target_modules", f'must be of {known}, got "{unknown[0]}"')
     found = {_TARGET_OF[module] for module in stated if module in _TARGET_OF}
     return tuple(target for target in TARGETS if target in found)
+
+
+def adapter_schema() -> Schema:
+    """The JSON Schema of an `adapter_config.json`."""
+    keys = KeyRecorder()
+    keys.count("r", 8)
+    keys.fraction("lora_dropout", 0.0)
+    modules = {"type": "array", "items": {"enum": sorted(_TARGET_OF)}, "minItems": 1}
+    experts = {"type": "array", "items": {"type": "string", "pattern": _EXPERT_END}}
+    root: Schema = {
+        "type": "object",
+        "description": "Low-rank adapters of the peft library, beside the base model they name.",
+        "properties": {
+            "base_model_name_or_path": {"type": "string", "minLength": 1},
+            "peft_type": {"const": "LORA"},
+            **keys.properties,
+            "target_modules": {"anyOf": [{"const": "all-linear"}, {"type": "null"}, modules]},
+            "target_parameters": {"anyOf": [{"type": "null"}, experts]},
+            **{key: {"enum": [None, False, 0, "", [], {}]} for key in _REFUSED},
+        },
+        "required": ["base_model_name_or_path"],
+        "anyOf": [
+            {"required": [key], "properties": {key: {"not": {"type": "null"}}}}
+            for key in ("target_modules", "target_parameters")
+        ],
+    }
+    used = ("count", "fraction")
+    return titled("adapter_config.json", {**root, "$defs": {name: SHAPES[name] for name in used}})
+
+
+_EXPERT_END: Final = rf"(^|\.)({'|'.join(EXPERT_PRODUCTS)})$"

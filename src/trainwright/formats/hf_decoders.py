@@ -184,7 +184,7 @@ def read_decoder(rule: Decoder, keys: KeyReader) -> Fields:
 def refuse_flags(keys: KeyReader, *names: str) -> None:
     """Raise `UnsupportedFeature` where a file sets one of them, so that others may count it."""
     for name in names:
-        if keys.states(name) and keys.flag(name, False):
+        if keys.stated_flag(name):
             raise UnsupportedFeature(
                 f"{keys.prefix}{name}: true is not modelled", alternative="files without it are"
             )
@@ -316,8 +316,8 @@ def _experts(keys: KeyReader, rule: MixtureRule, fields: Fields) -> Experts:
     if rule.first_dense is not None:
         first = keys.natural(*_named(rule.first_dense, "first_k_dense_replace"))
     dense: tuple[int, ...] = ()
+    kinds = keys.optional_texts("mlp_layer_types")
     if keys.states("mlp_layer_types"):
-        kinds = keys.optional_texts("mlp_layer_types")
         dense, first = tuple(i for i, kind in enumerate(kinds) if kind == "dense"), 0
     elif rule.dense is not None:
         dense = rule.dense(keys, fields["num_layers"])

@@ -278,12 +278,12 @@ def read_opt(keys: KeyReader) -> Fields:
     sizes = stack(keys, layers=12, hidden=768, heads=12, vocabulary=50272)
     width = keys.optional_count("word_embed_proj_dim")
     affine = "layer_norm_elementwise_affine"
-    if keys.states(affine) and not keys.flag(affine, True):
+    if not keys.stated_flag(affine, True):
         raise UnsupportedFeature(f"{affine}: false (norms without weights) is not modelled")
-    biased = not keys.states("enable_bias") or keys.flag("enable_bias", True)
+    biased = keys.stated_flag("enable_bias", True)
     pre_norm = keys.flag("do_layer_norm_before", True)
     last = "_remove_final_layer_norm"
-    without_last = keys.states(last) and keys.flag(last, False)
+    without_last = keys.stated_flag(last)
     return {
         **sizes,
         **(with_biases() if biased else {"norm": Norm.LAYER}),
@@ -687,7 +687,7 @@ def _v4_kinds(keys: KeyReader, num_layers: int) -> tuple[list[str], tuple[int, i
     keys.defaults.pop("compress_ratios", None)
     if not stated and isinstance(ratios, list):
         by_ratio: dict[object, str] = dict(zip((0, *_V4_RATES), _V4_KINDS, strict=True))
-        stated = [by_ratio.get(ratio, str(ratio)) for ratio in ratios]
+        stated = [by_ratio.get(r, str(r)) if type(r) is int else str(r) for r in ratios]
     if not stated:
         stated = [_V4_KINDS[1 if at % 2 and at > 1 else 2] for at in range(num_layers)]
     if unknown := sorted(set(stated) - set(_V4_KINDS)):
@@ -742,7 +742,7 @@ def _deepseek(keys: KeyReader, defaults: _DeepSeekDefaults) -> Fields:
         "experts": experts,
         "query_key_value_bias": bias,
         "attention_output_bias": bias,
-        "mlp_bias": keys.states("mlp_bias") and keys.flag("mlp_bias", False),
+        "mlp_bias": keys.stated_flag("mlp_bias"),
         "num_mtp_layers": keys.natural("num_nextn_predict_layers", defaults.num_mtp),
     }
 

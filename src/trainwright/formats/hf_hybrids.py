@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from trainwright.errors import UnsupportedFeature
 from trainwright.formats import hf_decoders
@@ -221,7 +221,7 @@ def read_kimi_linear(keys: KeyReader) -> Fields:
 
 def _says(keys: KeyReader, name: str) -> bool:
     """A flag that is off where a file is silent."""
-    return keys.states(name) and keys.flag(name, False)
+    return keys.stated_flag(name)
 
 
 # MiniMax-01: lightning attention, softmax attention in every other block
@@ -641,11 +641,8 @@ def read_lfm2(keys: KeyReader) -> Fields:
     stated = keys.optional_count("block_ff_dim")
     width = stated or fields["ffn_size"]
     if keys.flag("block_auto_adjust_ff_dim", True):
-        factor = keys.value("block_ffn_dim_multiplier", 1.0)
         multiple = keys.count("block_multiple_of", 256)
-        width = int(2 * width / 3)
-        if isinstance(factor, (int, float)):
-            width = int(factor * width)
+        width = int(keys.ratio("block_ffn_dim_multiplier", 1.0) * int(2 * width / 3))
         width = multiple * -(-width // multiple)
     return _short_convolutions(keys, fields | {"ffn_size": width})
 
@@ -657,10 +654,10 @@ def _short_convolutions(keys: KeyReader, fields: Fields) -> Fields:
         kernel=keys.count("conv_L_cache", 3),
         bias=keys.flag("conv_bias", False),
     )
-    stated_ids: Any = keys.value("full_attn_idxs", None)
+    stated = keys.states("full_attn_idxs")
+    attends = set(keys.counts("full_attn_idxs", ()))
     keys.defaults.pop("full_attn_idxs", None)
-    attends = set(stated_ids) if isinstance(stated_ids, list) else None
-    own = (lambda i: True) if attends is None else attends.__contains__
+    own = attends.__contains__ if stated else lambda i: True
     return _mixed(keys, fields, mixer, own=own, words=("conv",))
 
 
@@ -727,9 +724,8 @@ def read_gated_deltanet(keys: KeyReader) -> Fields:
         keys, _FLA_DELTA, {name: keys.flag(name, True) for name in _FLA_DELTA}
     )
     heads, size = keys.count("num_heads", 6), keys.count("head_size", 256)
-    wider = keys.value("expand_v", 2)
-    is_number = isinstance(wider, int | float) and not isinstance(wider, bool)
-    if not is_number or wider <= 0 or size * wider != int(size * wider):
+    wider = keys.ratio("expand_v", 2)
+    if size * wider != int(size * wider):
         keys.refuse("expand_v", f"must be a number that gives a whole width, got {wider}")
         wider = 1
     mixer = DeltaRule(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 from trainwright.errors import Fault, one_of
@@ -35,6 +36,7 @@ ALIASES: Final = {
     "num_shared_experts": ("num_shared_experts", "n_shared_experts", "moe_num_shared_experts"),
 }
 _LARGEST_COUNT: Final = 10**9
+_LARGEST_RATIO: Final = 1000  # of two widths
 SIZES: Final = frozenset((*ALIASES["hidden_size"], *ALIASES["num_layers"], "depth", "embed_dim"))
 # Sizes that decide what a model costs, which files state whatever their family would take.
 DECIDING_SIZES: Final = SIZES.union(
@@ -95,7 +97,7 @@ class KeyReader:
         if not isinstance(value, Mapping):
             self._fault(key, f"must be an object, got {show_typed(value)}")
             value = {}
-        inside = KeyReader(value, prefix=f"{self._prefix}{key}.")
+        inside = type(self)(value, prefix=f"{self._prefix}{key}.")
         self._sections.append(inside)
         return inside
 
@@ -169,15 +171,27 @@ class KeyReader:
         """Of a square: a count, or a list of two that are alike."""
         key, value = self._find(field, default)
         if isinstance(value, list) and len(value) == 2 and value[0] == value[1]:
-            return KeyReader({key: value[0]}, prefix=self._prefix).count(key, default)
-        return self.count(field, default)
+            value = value[0]
+        return self._whole(key, value, least=1, most=_LARGEST_COUNT)
+
+    def alike(self, field: str, default: int | None) -> int | None:
+        """An integer, or a list of the same one for every block."""
+        key, value = self._find(field, default)
+        each: list[Any] = value if isinstance(value, list) else [value]
+        if each and all(type(v) is int and v == each[0] for v in each):
+            return int(each[0])
+        if value is not None:
+            self._fault(key, "must be one count, the same for every block")
+        return default
 
     def natural(self, field: str, default: int) -> int:
         """An integer >= 0."""
         return self._integer(field, default, least=0, most=_LARGEST_COUNT)
 
     def _integer(self, field: str, default: int | None, *, least: int, most: int) -> int:
-        key, value = self._find(field, default)
+        return self._whole(*self._find(field, default), least=least, most=most)
+
+    def _whole(self, key: str, value: object, *, least: int, most: int) -> int:
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int):
@@ -207,6 +221,21 @@ class KeyReader:
             return default
         return value
 
+    def stated_flag(self, field: str, default: bool = False) -> bool:
+        """True or false where the file states it (no default is reported, nor is the key known)."""
+        return self.flag(field, default) if self.states(field) else default
+
+    def ratio(self, field: str, default: float) -> float:
+        """A number above 0."""
+        key, value = self._find(field, default)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            self._fault(key, f"must be a number, got {show_typed(value)}")
+        elif not 0 < value <= _LARGEST_RATIO:
+            self._fault(key, f"must be above 0, up to {_LARGEST_RATIO}, got {show_value(value)}")
+        else:
+            return value
+        return default
+
     def text(self, field: str, default: str) -> str:
         """A string."""
         key, value = self._find(field, default)
@@ -214,6 +243,14 @@ class KeyReader:
             self._fault(key, f"must be text, got {show_typed(value)}")
             return default
         return value
+
+    def choice(self, field: str, default: str, known: Collection[str]) -> str:
+        """One of the texts that are known."""
+        name = self.text(field, default)
+        if name in known:
+            return name
+        self.refuse(field, one_of(known, name))
+        return default
 
     def counts(self, field: str, default: tuple[int, ...]) -> tuple[int, ...]:
         """A list of integers >= 0."""
@@ -392,11 +429,7 @@ _ACTIVATIONS: Final = {
 
 def activation(keys: KeyReader, field: str, default: str) -> Activation:
     """The activation under `field`."""
-    name = keys.text(field, default)
-    if name not in _ACTIVATIONS:
-        keys.refuse(field, one_of(_ACTIVATIONS, name))
-        return Activation.GELU
-    return _ACTIVATIONS[name]
+    return _ACTIVATIONS[keys.choice(field, default, _ACTIVATIONS)]
 
 
 def stack(
@@ -508,3 +541,139 @@ def upper_windows(keys: KeyReader, decoder: Fields) -> Fields:
     if window is None or keys.states("layer_types"):
         return fields
     return fields | {"full_attention_layers": tuple(range(min(below, decoder["num_layers"])))}
+
+
+# What a file may say, as a JSON Schema: made by the functions that read it
+# --------------------------------------------------------------------------
+
+Schema = dict[str, Any]
+
+
+def _nullable(kind: str, **more: Any) -> Schema:
+    """Null stands for a key that is not there."""
+    return {"type": [kind, "null"], **more}
+
+
+def _whole_number(least: int, most: int) -> Schema:
+    return _nullable("integer", minimum=least, maximum=most)
+
+
+_COUNT: Final = {"type": "integer", "minimum": 1, "maximum": _LARGEST_COUNT}
+# The values that most keys have, by the name under which a schema of whole files defines them.
+SHAPES: Final[Mapping[str, Schema]] = MappingProxyType(
+    {
+        "count": _whole_number(1, _LARGEST_COUNT),
+        "layers": _whole_number(1, MAX_LAYERS),
+        "natural": _whole_number(0, _LARGEST_COUNT),
+        "fraction": _nullable("number", minimum=0, exclusiveMaximum=1),
+        "flag": _nullable("boolean"),
+        "text": _nullable("string"),
+        "naturals": _nullable("array", items={"type": "integer", "minimum": 0}),
+        "texts": _nullable("array", items={"type": "string"}),
+        "side": {
+            "anyOf": [
+                _COUNT,
+                {"type": "array", "items": _COUNT, "minItems": 2, "maxItems": 2},
+                {"type": "null"},
+            ]
+        },
+        "alike": {
+            "anyOf": [
+                {"type": ["integer", "null"]},
+                {"type": "array", "items": {"type": "integer"}, "minItems": 1},
+            ]
+        },
+        "activation": {"enum": [*_ACTIVATIONS, None]},
+    }
+)
+
+
+class KeyRecorder(KeyReader):
+    """Reads a file that says next to nothing, and keeps what may stand under each key asked for.
+
+    A key that is asked for only where others have some value is not among them.
+    """
+
+    def __init__(
+        self, document: Mapping[str, Any] = MappingProxyType({}), *, prefix: str = ""
+    ) -> None:
+        super().__init__(document, prefix=prefix)
+        self._asked: dict[str, list[Schema]] = {}
+
+    def _note(self, field: str, schema: Schema) -> None:
+        name = next((name for name, shape in SHAPES.items() if shape == schema), None)
+        noted = schema if name is None else {"$ref": f"#/$defs/{name}"}
+        for key in self._spellings(field):
+            known = self._asked.setdefault(key, [])
+            if noted not in known:
+                known.append(noted)
+
+    @property
+    def properties(self) -> dict[str, Schema]:
+        """The schema of each key that was asked for, sections with their own."""
+        found = {key: [*schemas] for key, schemas in self._asked.items()}
+        for inside in self._sections:
+            assert isinstance(inside, KeyRecorder)
+            key = inside.prefix.removeprefix(self._prefix).removesuffix(".")
+            found.setdefault(key, []).append(_nullable("object", properties=inside.properties))
+        return {key: s[0] if len(s) == 1 else {"allOf": s} for key, s in sorted(found.items())}
+
+    def _integer(self, field: str, default: int | None, *, least: int, most: int) -> int:
+        self._note(field, _whole_number(least, most))
+        return super()._integer(field, default, least=least, most=most)
+
+    def optional_count(self, field: str) -> int | None:
+        """As it is read, and noted where the file is silent, too."""
+        self._note(field, SHAPES["count"])
+        return super().optional_count(field)
+
+    def side(self, field: str, default: int) -> int:
+        """As it is read, and noted."""
+        self._note(field, SHAPES["side"])
+        return super().side(field, default)
+
+    def alike(self, field: str, default: int | None) -> int | None:
+        """As it is read, and noted."""
+        self._note(field, SHAPES["alike"])
+        return super().alike(field, default)
+
+    def fraction(self, field: str, default: float) -> float:
+        """As it is read, and noted."""
+        self._note(field, SHAPES["fraction"])
+        return super().fraction(field, default)
+
+    def flag(self, field: str, default: bool) -> bool:
+        """As it is read, and noted."""
+        self._note(field, SHAPES["flag"])
+        return super().flag(field, default)
+
+    def stated_flag(self, field: str, default: bool = False) -> bool:
+        """Noted where the file is silent, too."""
+        self._note(field, SHAPES["flag"])
+        return super().stated_flag(field, default)
+
+    def ratio(self, field: str, default: float) -> float:
+        """As it is read, and noted."""
+        self._note(field, _nullable("number", exclusiveMinimum=0, maximum=_LARGEST_RATIO))
+        return super().ratio(field, default)
+
+    def text(self, field: str, default: str) -> str:
+        """As it is read, and noted."""
+        self._note(field, SHAPES["text"])
+        return super().text(field, default)
+
+    def choice(self, field: str, default: str, known: Collection[str]) -> str:
+        """Noted with what is known; the default without a look, as a file says nothing."""
+        self._note(field, {"enum": [*known, None]})
+        self._find(field, default)
+        return default
+
+    def counts(self, field: str, default: tuple[int, ...]) -> tuple[int, ...]:
+        """As it is read, and noted."""
+        self._note(field, SHAPES["naturals"])
+        return super().counts(field, default)
+
+    def texts(self, field: str, default: tuple[str, ...]) -> tuple[str, ...]:
+        """As it is read, and noted."""
+        self._note(field, SHAPES["texts"])
+        return super().texts(field, default)

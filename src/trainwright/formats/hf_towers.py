@@ -303,7 +303,7 @@ def _qwen2_vl(keys: KeyReader) -> _Encoder:
         layers=32,
         hidden=1280,
         heads=16,
-        ffn=int(keys.count("embed_dim", 1280) * keys.value("mlp_ratio", 4)),
+        ffn=int(keys.count("embed_dim", 1280) * keys.ratio("mlp_ratio", 4)),
         names=_SHORT,
         hidden_key="embed_dim",
         ffn_key="",
@@ -373,7 +373,7 @@ def _gemma4_vision(keys: KeyReader) -> _Encoder:
         ffn=3072,
         act_key="hidden_activation",
         norm=Norm.RMS,
-        biased=keys.states("attention_bias") and keys.flag("attention_bias", False),
+        biased=keys.stated_flag("attention_bias"),
         gated=True,
     )
     stack = replace(stack, head_size=keys.count("head_dim", 64), query_key_norm=True)

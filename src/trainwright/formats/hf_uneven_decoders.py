@@ -98,7 +98,8 @@ def read_llama4_text(keys: KeyReader) -> Fields:
     routed = set(keys.counts("moe_layers", tuple(layers[step - 1 :: step])))
     keys.defaults.pop("moe_layers", None)
     every = keys.optional_count("no_rope_layer_interval") or 4
-    rotated = keys.value("no_rope_layers", None) or [(i + 1) % every for i in layers]
+    usual = tuple((i + 1) % every for i in layers)
+    rotated = keys.counts("no_rope_layers", usual) or usual
     keys.defaults.pop("no_rope_layers", None)
     kinds = keys.optional_texts("layer_types")
     full = [kind == "full_attention" for kind in kinds] or [not r for r in rotated]
@@ -301,11 +302,8 @@ _HUNYUAN_MOE: Final = replace(HUNYUAN, mixture=MixtureRule(num_experts=1, visite
 def read_hunyuan_moe(keys: KeyReader) -> Fields:
     """Fields of a `hunyuan_v1_moe` config; experts of a token may be one count or one per block."""
     fields = read_decoder(_HUNYUAN_MOE, keys)
-    stated = keys.value("num_experts_per_tok", 1)
-    each = set(stated) if isinstance(stated, list) else {stated}
-    if len(each) != 1 or type(visited := each.pop()) is not int:
-        keys.refuse("num_experts_per_tok", "must be one count, the same for every block")
-        return fields
+    visited = keys.alike("num_experts_per_tok", 1)
+    assert visited is not None
     experts = replace(
         fields["experts"], experts_per_token=visited, shared_ffn_size=fields["ffn_size"]
     )
@@ -326,7 +324,7 @@ def read_hunyuan(keys: KeyReader) -> Fields:
         )
     keys.pass_over(*_HUNYUAN_UNUSED)
     names = ("num_experts", "moe_topk", "num_shared_expert", "moe_intermediate_size")
-    counts = {name: _one_count(keys, name) for name in names}
+    counts = {name: keys.alike(name, None) for name in names}
     keys.pass_over(*names, "norm_type", "use_rotary_pos_emb", "use_qk_norm", "cla_share_factor")
     keys.pass_over("num_experts_per_tok", "org_vocab_size", "use_mixed_mlp_moe", "dense_list")
     has_norms = keys.value("use_qk_norm", False) is True
@@ -355,16 +353,6 @@ _HUNYUAN_UNUSED: Final = (
     *("skip_cls_token", "position_embedding_xdrope", "xdrope_section", "group_limited_greedy"),
     *("moe_drop_tokens", "moe_random_routing_dropped_token"),
 )
-
-
-def _one_count(keys: KeyReader, name: str) -> int | None:
-    """A count, or a list of the same for every block."""
-    stated = keys.value(name, None)
-    each = set(stated) if isinstance(stated, list) else {stated}
-    if len(each) == 1 and (type(found := each.pop()) is int or found is None):
-        return found
-    keys.refuse(name, "must be one count, the same for every block")
-    return None
 
 
 _MINIMAX_M2: Final = Decoder(

@@ -57,7 +57,11 @@ def placement_schema() -> dict[str, Any]:
     }
     part = object_schema(body, {**machine, **training, **dict.fromkeys(_FIXED, COUNT)})
     part["dependentRequired"] = {name: [*_FIXED] for name in _FIXED}
-    return titled("placement problem", {"anyOf": [part, object_schema({"input": part})]})
+    return titled(
+        "placement problem",
+        {"anyOf": [part, object_schema({"input": part})]},
+        about="Costs of layers by tensor width and a machine, as PHAZE's solver reads them.",
+    )
 
 
 def placement_part(value: dict[str, Any]) -> dict[str, Any]:

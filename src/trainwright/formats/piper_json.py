@@ -368,7 +368,8 @@ def piper_schema() -> dict[str, Any]:
     body = {"nodes": array_schema(node, least=1), "edges": array_schema(object_schema(_EDGE))}
     header = {"maxMemoryPerDevice": POSITIVE, "bandwidth": POSITIVE}
     header |= dict.fromkeys(("maxDevices", *_BATCH_NAMES), COUNT)
-    return titled("Piper profile", object_schema(body, header))
+    about = "Costs of layers by tensor degree, as Piper writes them."
+    return titled("Piper profile", object_schema(body, header), about=about)
 
 
 def read_piper_bytes(data: bytes, *, source: str | None = None) -> ProfileFile:

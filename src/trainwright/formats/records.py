@@ -397,9 +397,11 @@ WHOLE: Final = {"type": "integer"}
 COUNT: Final = {"type": "integer", "minimum": 1}
 
 
-def titled(title: str, root: dict[str, Any]) -> dict[str, Any]:
-    """The schema of whole files."""
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title, **root}
+def titled(title: str, root: dict[str, Any], *, about: str = "") -> dict[str, Any]:
+    """The schema of whole files, what they are `about` in a sentence."""
+    told = {"description": about} if about else {}
+    named = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title}
+    return {**named, **told, **root}
 
 
 def object_schema(required: dict[str, Any], optional: dict[str, Any] | None = None) -> Any:

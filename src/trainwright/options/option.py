@@ -19,7 +19,14 @@ from typing import Any, Final, TypeAlias
 
 from trainwright.errors import InvalidInput
 from trainwright.options.clusters import read_software
-from trainwright.units import GIB, MIB, parse_bandwidth, parse_deadline, parse_duration, parse_memory
+from trainwright.units import (
+    GIB,
+    MIB,
+    parse_bandwidth,
+    parse_deadline,
+    parse_duration,
+    parse_memory,
+)
 
 Options: TypeAlias = Mapping[str, Any]  # values by keyword, of those that were given
 
@@ -453,9 +460,7 @@ SIZE: Final = Reader(
     read=_memory, annotation="str | float | None", metavar="SIZE", words=_size_words
 )
 KEPT: Final = replace(SIZE, read=_kept)
-RATE: Final = Reader(
-    read=_rate, annotation="str | float | None", metavar="RATE", words=_rate_words
-)
+RATE: Final = Reader(read=_rate, annotation="str | float | None", metavar="RATE", words=_rate_words)
 TIME: Final = Reader(read=_time, annotation="str | float | None", metavar="TIME", words=_own_repr)
 DEADLINE: Final = Reader(
     read=_deadline, annotation="str | float | None", metavar="TIME", words=_seconds_words
