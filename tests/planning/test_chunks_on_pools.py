@@ -24,7 +24,13 @@ from trainwright.cluster import Cluster
 from trainwright.errors import InvalidInput
 from trainwright.execution import Budget
 from trainwright.formats import catalog
-from trainwright.planning.bounds.pools import Across, Beside, MixedShelf, mixed_schedules
+from trainwright.planning.bounds.pools import (
+    Across,
+    Beside,
+    MixedShelf,
+    Shape,
+    mixed_schedules,
+)
 from trainwright.planning.question.layouts import (
     CHAIN,
     CUTS_HEAD,
@@ -35,7 +41,7 @@ from trainwright.planning.question.layouts import (
     WHOLE_GROUPS,
 )
 from trainwright.planning.question.question import ModelQuestion, Point, RunSettings, Span
-from trainwright.planning.search.pools import MixedLayouts, plan_on_pools
+from trainwright.planning.search.pools import MixedLayouts, MixedSearch, plan_on_pools
 from trainwright.planning.splits.pools import best_mixed_split
 from trainwright.plans import Plan, ReplicaGroup, Stage
 from trainwright.plans.configuration import Overlap
@@ -313,6 +319,66 @@ def test_every_drawn_plan_on_unlike_pools_is_looked_through(seed: int, placement
     assert outcome.lower_bound_s <= least_s * (1 + 1e-12)
     # Splits in V are not all looked through: orders follow from times.
     assert best_s <= least_s * (1.05 if placement == "V" else 1 + 1e-9)
+
+
+BESIDE_SEEDS = [pytest.param(s, marks=() if s < 12 else pytest.mark.slow) for s in range(60)]
+
+
+@pytest.mark.parametrize("placement", ["one stage", "loops"])
+@pytest.mark.parametrize("seed", BESIDE_SEEDS)
+def test_pipelines_beside_each_other_are_looked_through(seed: int, placement: str) -> None:
+    """Against all plans of each candidate, of unlike pools or alike, with every share and way."""
+    draw = random.Random(f"beside {placement} {seed}")
+    cluster, (overlap,) = drawn_pair(draw), draw.sample(OVERLAPS, 1)
+    if draw.random() < 0.3:
+        cluster = replace(cluster, pools=cluster.pools[1:] * 2)
+    question = asked(
+        cluster,
+        batch=draw.choice((2, 3, 4, 5)),
+        model=replace(TINY, num_layers=2 if placement == "one stage" else 4),
+        schedules=(draw.choice(PLACEMENTS[placement]),),
+        zero_stages=(draw.choice((0, 1, 2, 3)),),
+        recompute=draw.choice(((Recompute.NONE,), (Recompute.FULL,))),
+        tensor=Span.only(1),
+        microbatch_size=Span.only(1),
+    )
+    question = replace(question, settings=RunSettings(overlap=overlap))
+    shelf = MixedShelf.of(question)
+    for candidate in every_candidate(question):
+        every_s = every_step_s(question, shelf, candidate) if isinstance(candidate, Beside) else []
+        if not every_s:
+            continue
+        search, shape = MixedSearch(shelf, Budget()), Shape(name="beside", pools=candidate.pools)
+        search._find(0.0, shape, candidate, limit_s=math.inf, hurry=math.inf)
+        search.finish()
+        assert search.bounds.least <= min(every_s) * (1 + 1e-12)
+        assert search.best_s >= min(every_s) * (1 - 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("family", "size", "layers", "memory_gib"), [("gpipe", 4, 6, 40), ("breadth-first", 2, 4, 14)]
+)
+def test_two_pools_prove_what_one_pool_proves(
+    family: str, size: int, layers: int, memory_gib: float
+) -> None:
+    """Pipelines inside each pool, whose first split is not the best."""
+    space = {
+        "batch": 8,
+        "model": replace(TINY, num_layers=layers, tied_embeddings=family != "gpipe"),
+        "schedules": (family,),
+        "zero_stages": (1,),
+        "pipeline": Span(least=2),
+        "virtual_stages": Span(most=2),
+        "tensor": Span.only(1),
+        "microbatch_size": Span.only(1),
+    }
+    one, two = (
+        plan_on_pools(asked(cluster, sequence=4096, **space), Budget())
+        for cluster in two_nodes(size, share=2.0, memory_gib=memory_gib)
+    )
+    assert two.priced[0].shape.name == "beside"
+    assert two.priced[0].step.step_time_s == pytest.approx(one.priced[0].step.step_time_s, rel=1e-9)
+    assert two.lower_bound_s == pytest.approx(two.priced[0].step.step_time_s, rel=1e-9)
 
 
 def drawn_pair(draw: random.Random) -> Cluster:

@@ -65,6 +65,7 @@ from trainwright.planning.splits.cuts import finish_chain, finish_loop
 from trainwright.planning.splits.pools import (
     MixedSplit,
     asked_across,
+    asked_beside,
     best_mixed_split,
     bound_in_chunks_s,
     plan_across,
@@ -535,7 +536,7 @@ class MixedSearch:
             self._open(bound_s, node, limit_s=self.best_s * _TIE)
 
     def finish(self) -> None:
-        """Look through further splits of pipelines from pool to pool that may be better.
+        """Look through further splits that may be better.
 
         Of one stage per rank first, then of loops, as on one pool; in V few are tried with many
         rooms.
@@ -552,21 +553,28 @@ class MixedSearch:
         for bound_s, node in self.bounds.soonest(len(self.bounds)):
             if bound_s >= self.best_s * HAIR or self.budget.poll(self._progress):
                 break
-            if isinstance(node.candidate, Across) and node.candidate.schedule in families:
+            if node.candidate.schedule in families:
                 raised[id(node)] = opened(node)
         self.bounds.revise(lambda bound_s, node: max(bound_s, raised.get(id(node), bound_s)))
 
     def _looked_through(self, node: _Bounded, effort: Effort) -> float:
         """The bound of a candidate all of whose splits that may be better are simulated."""
         shelf, candidate = self.shelf, node.candidate
-        assert isinstance(candidate, Across), "pipelines beside each other are not looked through"
         if effort.is_spent:
             return 0.0
-        asked = asked_across(shelf, candidate)
+        plans: Callable[[CutsAndRows], Iterable[Plan]]
+        if isinstance(candidate, Across):
+            asked, others_s = asked_across(shelf, candidate), math.inf
+            plans = partial(self._plans_across, candidate)
+        else:
+            beside = asked_beside(shelf, candidate, limit_s=self.best_s * _TIE)
+            asked, plans = beside.question, beside.plans
+            others_s = beside.others_s if beside.of_all else 0.0
 
         def price(split: CutsAndRows) -> MixedPriced | None:
-            found = self._priced_across(node, split)
-            return found if fits(shelf, found) else None
+            every = (self._priced(node, plan) for plan in plans(split))
+            fitting = (found for found in every if fits(shelf, found))
+            return min(fitting, key=lambda found: found.step.step_time_s, default=None)
 
         if candidate.schedule in CHAIN:
             found = finish_chain(asked, price, effort, limit_s=self.best_s)
@@ -578,13 +586,12 @@ class MixedSearch:
             self._keep(found.found)
         if self.shelf.question.allowed.recomputes_first:  # cuts may have a plan that is faster
             return 0.0
-        return found.bound_s
+        return min(found.bound_s, others_s)
 
     def _in_rooms(self, node: _Bounded, rooms: Iterator[int]) -> float:
         """Try splits in V that are good for less room; no bound follows."""
         candidate = node.candidate
-        assert isinstance(candidate, Across), "pipelines beside each other are not looked through"
-        if next(rooms, None) is None:
+        if not isinstance(candidate, Across) or next(rooms, None) is None:
             return 0.0
         asked, tries, limit_s = asked_across(self.shelf, candidate), _Tries(self, node), self.best_s
         tried = fastest_of(node.plans, tries.timed, limit_s=limit_s)
@@ -600,9 +607,8 @@ class MixedSearch:
             self._keep(tries.priced(tried.plan))
         return 0.0
 
-    def _priced_across(self, node: _Bounded, split: CutsAndRows) -> MixedPriced:
-        assert isinstance(node.candidate, Across), "its pipelines run from pool to pool"
-        return self._priced(node, plan_across(self.shelf, node.candidate, *split))
+    def _plans_across(self, candidate: Across, split: CutsAndRows) -> tuple[Plan, ...]:
+        return (plan_across(self.shelf, candidate, *split),)
 
     def _priced(self, node: _Bounded, plan: Plan) -> MixedPriced:
         point = node.candidate.point

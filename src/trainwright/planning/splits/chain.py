@@ -621,15 +621,16 @@ def _live_apart(rows: Floats) -> bool:
 
 
 def fastest_ways(
-    sites: Sequence[Site], cuts: Sequence[int], shape: PipelineShape
+    sites: Sequence[Site], cuts: Sequence[int], shape: PipelineShape, *, surely: bool = True
 ) -> tuple[tuple[int, ...], ...] | None:
-    """How each stage between `cuts` runs its layers: the fastest way that fits with some room left.
+    """How each stage between `cuts` runs its layers: the fastest way that fits (`fastest_way`).
 
     Counts of layers by row of the cost table; None where a stage does not fit.
     """
     rows, chosen = fullest_instants(shape), []
     for rank, (site, (start, after)) in enumerate(zip(sites, pairwise(cuts), strict=True)):
-        way = fastest_way(site, int(site.kinds.kind_of[start, after]), rows[rank])
+        kind = int(site.kinds.kind_of[start, after])
+        way = fastest_way(site, kind, rows[rank], surely=surely)
         if way is None:
             return None
         chosen.append(way)

@@ -11,7 +11,7 @@ own memory asks for.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
@@ -223,9 +223,9 @@ class _Apart:
             )
         return best_split_at(sites, transfers, shape=shape, limit_s=limit_s)
 
-    def roomy(self, sites: Sequence[Site], shape: PipelineShape) -> Sequence[Site]:
-        """The sites with room for all of it."""
-        return sites_beside_heads(sites, self.heads, shape, kept=True) if self.heads else sites
+    def roomy(self, sites: Sequence[Site], shape: PipelineShape, *, kept: bool) -> Sequence[Site]:
+        """The sites with room for its state, and if `kept` for all of it."""
+        return sites_beside_heads(sites, self.heads, shape, kept=kept) if self.heads else sites
 
 
 def plan_across(shelf: MixedShelf, candidate: Across, cuts: tuple[int, ...], ways: Ways) -> Plan:
@@ -385,10 +385,59 @@ def _beside(shelf: MixedShelf, candidate: Beside, limit_s: float) -> MixedSplit:
         return MixedSplit(bound_s=bound_s)
     splits = [pools[pool].split(m) for pool, m in dealt.items()]
     offered = dict.fromkeys(c for s in splits for c in (s.cuts, *(cuts for cuts, _ in s.others)))
-    plans = (
-        plan for cuts in offered if cuts for plan in _cut(shelf, candidate, pools, dealt, cuts)
+    plans = [
+        plan
+        for cuts in filter(None, offered)
+        for kept in ((True, False) if candidate.schedule in CUTS_HEAD else (True,))
+        for plan in _cut(shelf, candidate, pools, dealt, cuts, kept=kept)
+    ]
+    return MixedSplit(bound_s=bound_s, plans=tuple(dict.fromkeys(plans)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedBeside:
+    """What a search for further splits of pipelines beside each other is asked: those of one pool.
+
+    Any plan has such a pipeline, or else takes `others_s` at least: some pool has more microbatches
+    then. `plans` are those of a split of it, with the fastest among them; if not `of_all`, others
+    may be faster.
+    """
+
+    question: SplitQuestion
+    plans: Callable[[CutsAndRows], Iterator[Plan]]
+    others_s: float
+    of_all: bool
+
+
+def asked_beside(shelf: MixedShelf, candidate: Beside, *, limit_s: float) -> AskedBeside:
+    """Of the pool whose pipelines end last by their bounds.
+
+    Where microbatches come out even all replicas of a pool run as many. With one stage per rank
+    other pools are then as fast as they can be between the same cuts; of several, if all is alike.
+    """
+    pools = _pools(shelf, candidate, limit_s)
+    dealt, is_chain = _deal(shelf, candidate, pools), candidate.schedule in CHAIN
+    alone, unit = runs_alike(shelf.question.allowed, candidate.zero_stage), _unit(candidate)
+
+    def bound_s(pool: int, more: int = 0) -> float:
+        own, m = pools[pool], dealt[pool] + more
+        return own.split(m).bound_s if is_chain else own.bound_of_chunks_s(m)
+
+    last = max(pools, key=lambda pool: (bound_s(pool), -pool))
+    total, are_alike = _microbatches(shelf, candidate), shelf.are_alike(candidate.pools)
+    is_even = sum(pools[g].count * m for g, m in dealt.items()) == total
+    is_one = are_alike and len(set(candidate.replicas)) == len(set(dealt.values())) == 1
+    like_last = [g for g in pools if g == last or (are_alike and (alone or not is_chain))]
+
+    def plans(split: CutsAndRows) -> Iterator[Plan]:
+        return _cut(shelf, candidate, pools, dealt, split[0], dict.fromkeys(like_last, split[1]))
+
+    return AskedBeside(
+        question=pools[last].asked(dealt[last]),
+        plans=plans,
+        others_s=math.inf if alone else min(bound_s(pool, unit) for pool in pools),
+        of_all=is_even and ((are_alike or not alone) if is_chain else is_one),
     )
-    return MixedSplit(bound_s=bound_s, plans=tuple(plans))
 
 
 def _pools(shelf: MixedShelf, candidate: Beside, limit_s: float) -> dict[int, _Pool]:
@@ -547,12 +596,21 @@ def _cut(
     pools: Mapping[int, _Pool],
     dealt: Mapping[int, int],
     cuts: tuple[int, ...],
+    told: Mapping[int, Ways] | None = None,
+    *,
+    kept: bool = True,
 ) -> Iterator[Plan]:
-    """The stages between `cuts` in all pools, if each of them fits.
+    """The stages between `cuts` in all pools, if each of them fits; ways may be `told`.
 
-    Where replicas run alike all recompute as those of one pool, whichever that is.
+    If `kept`, what ranks keep of a cut head has room, too, which some orders do not need. Where
+    replicas run alike all recompute as those of one pool, whichever that is.
     """
-    ways = {g: _ways(pool, cuts, dealt[g]) for g, pool in pools.items()}
+    ways = dict(told or {})
+    found: Ways | None
+    for g in pools.keys() - ways.keys():
+        if (found := _ways(pools[g], cuts, dealt[g], kept=kept, surely=not told)) is None:
+            return
+        ways[g] = found
     layers = shelf.profile(candidate.pools[0], candidate.point).structure.layers
     ranks = [layers[first:after] for first, after in pairwise(cuts)]
     options = {
@@ -560,11 +618,8 @@ def _cut(
             options_of(own, chosen, shelf.profile(g, candidate.point))
             for own, chosen in zip(ranks, way, strict=True)
         )
-        for g, way in ways.items()
-        if way is not None
+        for g, way in sorted(ways.items())
     }
-    if len(options) < len(ways):
-        return
     each = [options]
     if runs_alike(shelf.question.allowed, candidate.zero_stage):
         each = [dict.fromkeys(options, own) for own in dict.fromkeys(options.values())]
@@ -582,12 +637,15 @@ def _cut(
         yield _plan(shelf, candidate, stages)
 
 
-def _ways(pool: _Pool, cuts: tuple[int, ...], microbatches: int) -> Ways | None:
-    """How the stages between `cuts` run in a pool, if they fit."""
+def _ways(
+    pool: _Pool, cuts: tuple[int, ...], microbatches: int, *, kept: bool, surely: bool
+) -> Ways | None:
+    """How the stages between `cuts` run in a pool, if they fit, or with one per rank may fit."""
     shape = pool.shape(microbatches)
     if shape.family not in CHAIN:
         return ways_in_chunks(pool.asked(microbatches), cuts)
-    return fastest_ways(pool.apart.roomy(pool.sites, shape), cuts, shape)
+    sites = pool.apart.roomy(pool.sites, shape, kept=kept)
+    return fastest_ways(sites, cuts, shape, surely=surely)
 
 
 def _shared_out(
