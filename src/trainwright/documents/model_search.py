@@ -441,8 +441,10 @@ def _plan_on_pools(
     """Search each pool alone and all ways to use several; a `crew` helps."""
     if call.per_stage_degrees:
         raise UnsupportedFeature(
-            "per-stage-degrees: stages on several pools share their degrees",
-            alternative="leave it out, or give a cluster of one pool",
+            "per-stage-degrees: stages on several pools share their degrees, as what passes "
+            "between others is priced on the network of one pool",
+            alternative="leave it out (layers and recomputation of stages differ all the same), "
+            "or give a cluster of one pool",
         )
     question, started_s = call.question, budget.cpu_s
     with naming_options(QUESTION_OPTION_OF):
@@ -640,8 +642,9 @@ def _priced_there(
 
 
 _ONE_WAY: Final = (
-    f"mapping, state-copies: several pools are used in the order {mapping_name(DATA_INSIDE)} and "
-    "with one copy of sharded state only"
+    "mapping, state-copies: on several pools the replicas of a stage are neighbours, as in "
+    f"{mapping_name(DATA_INSIDE)}, and share one copy of its state, for networks of pools differ; "
+    "without both options pipelines inside pools are planned, too"
 )
 _OF_POOLS: Final = dict.fromkeys(("stages.replicas", "stages.replicas.share"), "pool")
 
