@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainwright._native._core import least_chain_cut
-from trainwright.planning.bounds.stages import rank_orders
-from trainwright.planning.splits.chain import ChainTables
+from trainwright.planning.splits.chain import ChainTables, rank_orders
 from trainwright.planning.splits.cuts import _least_later
 from trainwright.step.pipeline import PipelineShape, PipelineTimes, simulated_ends_s
 

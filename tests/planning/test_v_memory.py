@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from random_cases import cases
-from trainwright.planning.bounds.stages import orders_of
 from trainwright.planning.question.layouts import (
     MOST_ACTIVATIONS,
     PUBLISHED_WARM_UP,
@@ -16,7 +15,7 @@ from trainwright.planning.question.layouts import (
     published_in_flight,
 )
 from trainwright.step.memory import peak_rows
-from trainwright.step.pipeline import PipelineShape, PipelineTimes, schedule_of
+from trainwright.step.pipeline import PipelineShape, PipelineTimes, orders_of, schedule_of
 
 FAMILIES = ("v-min", "v-half", "zb-v")
 

@@ -24,11 +24,8 @@ from trainwright.model import LayerKind
 from trainwright.planning.bounds.layers import undivided_work_s
 from trainwright.plans.configuration import DEFAULT_OVERLAP, Overlap
 from trainwright.plans.plan import Parallelism
-from trainwright.plans.schedule import ActionKind, Schedule
 from trainwright.profile import CostTable, Profile, StaticKind
 from trainwright.step import zero
-from trainwright.step.memory import PeakRows, peak_rows
-from trainwright.step.pipeline import PipelineShape, has_cut_head, orders_of, peak_shape
 from trainwright.step.stages import RankSpacing
 from trainwright.step.zero import Exposed, Replicas, Traffic
 
@@ -36,75 +33,6 @@ if TYPE_CHECKING:
     from trainwright.arrays import Floats, Ints
 
     Rows = tuple[int, ...]
-
-
-# What the orders of a family that ignores times say of every rank, as counts
-# ---------------------------------------------------------------------------
-# Beyond some microbatches more of them change nothing but the steady middle, so a shorter step
-# tells.
-
-_F, _I, _W, _B, _R, *_ = ActionKind
-
-
-class RankOrder(NamedTuple):
-    """One rank with one stage: what it runs before, between and after its waits.
-
-    `warm_up` forwards come before the first backward. Between the last forward and the last
-    backward that hands on a gradient lie `drained` of these and `drained_weight_grads`; after it
-    `left_weight_grads`.
-    """
-
-    warm_up: int
-    drained: int
-    drained_weight_grads: int
-    left_weight_grads: int
-    splits_backward: bool
-
-
-_NO_WAIT: Final = 2**40  # forwards before the first backward
-
-
-def rank_orders(shape: PipelineShape) -> tuple[RankOrder, ...]:
-    """Of a family with one stage per rank; the counts hold for the shape's own microbatches.
-
-    Where the head is cut, its passes may fill any wait, so that no rank waits for sure.
-    """
-    if has_cut_head(shape):
-        return (RankOrder(_NO_WAIT, 0, 0, 0, splits_backward=False),) * shape.num_ranks
-    return _rank_orders(peak_shape(shape))
-
-
-def fullest_rows(shape: PipelineShape) -> PeakRows:
-    """What ranks can hold at once; see `step.memory`."""
-    return _peak_rows(peak_shape(shape))
-
-
-# Shapes of all numbers of microbatches have few peaks, each told in far less than its orders.
-@lru_cache(maxsize=2048)
-def _rank_orders(peak: PipelineShape) -> tuple[RankOrder, ...]:
-    schedule = orders_of(peak)
-    return tuple(_rank_order(schedule, rank) for rank in range(peak.num_ranks))
-
-
-@lru_cache(maxsize=2048)
-def _peak_rows(peak: PipelineShape) -> PeakRows:
-    return peak_rows(orders_of(peak))
-
-
-def _rank_order(schedule: Schedule, rank: int) -> RankOrder:
-    kinds = schedule.actions[schedule.rows_of(rank), 0]
-    hands_on = (kinds == _I) | (kinds == _B)
-    backwards = np.flatnonzero(hands_on)
-    first, last = int(backwards[0]), int(backwards[-1])
-    last_forward = int(np.flatnonzero(kinds == _F)[-1])
-    between = slice(last_forward + 1, last)
-    return RankOrder(
-        warm_up=int((kinds[:first] == _F).sum()),
-        drained=int(hands_on[between].sum()),
-        drained_weight_grads=int((kinds[between] == _W).sum()),
-        left_weight_grads=int((kinds[last + 1 :] == _W).sum()),
-        splits_backward=bool((kinds == _I).any()),
-    )
 
 
 # What ways to run a stage choose for its layers, worked out when it is asked for

@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -37,27 +37,95 @@ from trainwright.cluster import Cluster, Hop, NetworkLevel
 from trainwright.costing.communication import all_reduce_time_s, point_to_point_time_s
 from trainwright.planning.bounds.exchanges import tied_gradient_bytes
 from trainwright.planning.bounds.stages import (
-    RankOrder,
     Sharing,
     StageKinds,
     busiest_work_s,
-    fullest_rows,
     held_static_bytes,
     packed_ways,
-    rank_orders,
     ways_of,
 )
 from trainwright.plans.plan import Parallelism
+from trainwright.plans.schedule import ActionKind, Schedule
 from trainwright.profile import Profile, StaticKind
 from trainwright.scheduling.families import family_named
 from trainwright.step import zero
-from trainwright.step.pipeline import PipelineShape
+from trainwright.step.memory import PeakRows, peak_rows
+from trainwright.step.pipeline import PipelineShape, has_cut_head, orders_of, peak_shape
 from trainwright.step.stages import CutHead, RankSpacing, group_replicas
 from trainwright.step.zero import Replicas
 
 if TYPE_CHECKING:
     from trainwright.arrays import Flags, Floats, Ints
     from trainwright.planning.splits.types import SplitQuestion
+
+
+# What the orders of a family that ignores times say of every rank, as counts
+# ---------------------------------------------------------------------------
+# Beyond some microbatches more of them change nothing but the steady middle, so a shorter step
+# tells.
+
+_F, _I, _W, _B, _R, *_ = ActionKind
+
+
+class RankOrder(NamedTuple):
+    """One rank with one stage: what it runs before, between and after its waits.
+
+    `warm_up` forwards come before the first backward. Between the last forward and the last
+    backward that hands on a gradient lie `drained` of these and `drained_weight_grads`; after it
+    `left_weight_grads`.
+    """
+
+    warm_up: int
+    drained: int
+    drained_weight_grads: int
+    left_weight_grads: int
+    splits_backward: bool
+
+
+_NO_WAIT: Final = 2**40  # forwards before the first backward
+
+
+def rank_orders(shape: PipelineShape) -> tuple[RankOrder, ...]:
+    """Of a family with one stage per rank; the counts hold for the shape's own microbatches.
+
+    Where the head is cut, its passes may fill any wait, so that no rank waits for sure.
+    """
+    if has_cut_head(shape):
+        return (RankOrder(_NO_WAIT, 0, 0, 0, splits_backward=False),) * shape.num_ranks
+    return _rank_orders(peak_shape(shape))
+
+
+def fullest_rows(shape: PipelineShape) -> PeakRows:
+    """What ranks can hold at once; see `step.memory`."""
+    return _peak_rows(peak_shape(shape))
+
+
+# Shapes of all numbers of microbatches have few peaks, each told in far less than its orders.
+@lru_cache(maxsize=2048)
+def _rank_orders(peak: PipelineShape) -> tuple[RankOrder, ...]:
+    schedule = orders_of(peak)
+    return tuple(_rank_order(schedule, rank) for rank in range(peak.num_ranks))
+
+
+@lru_cache(maxsize=2048)
+def _peak_rows(peak: PipelineShape) -> PeakRows:
+    return peak_rows(orders_of(peak))
+
+
+def _rank_order(schedule: Schedule, rank: int) -> RankOrder:
+    kinds = schedule.actions[schedule.rows_of(rank), 0]
+    hands_on = (kinds == _I) | (kinds == _B)
+    backwards = np.flatnonzero(hands_on)
+    first, last = int(backwards[0]), int(backwards[-1])
+    last_forward = int(np.flatnonzero(kinds == _F)[-1])
+    between = slice(last_forward + 1, last)
+    return RankOrder(
+        warm_up=int((kinds[:first] == _F).sum()),
+        drained=int(hands_on[between].sum()),
+        drained_weight_grads=int((kinds[between] == _W).sum()),
+        left_weight_grads=int((kinds[last + 1 :] == _W).sum()),
+        splits_backward=bool((kinds == _I).any()),
+    )
 
 
 # What stages that hold one tensor exchange after the pipeline, as `step.predict` counts it
@@ -458,7 +526,7 @@ class ChainTables:
     the kinds it counts. Seconds of a microbatch [p, K], infinite where a kind does not fit:
     `weight_grad_s` is the most of any option, 0 where backwards are fused, `tail_s` what follows
     the pipeline. `transfer_s` [p, L + 1] is by the layer that the next rank begins with, `order`
-    [p, 4] the first counts of `order_facts.RankOrder`.
+    [p, 4] the first counts of `RankOrder`.
     """
 
     used: Ints

@@ -54,12 +54,11 @@ from trainwright.planning.bounds.stages import (
     StageKinds,
     StageLengths,
     any_lengths,
-    fullest_rows,
     least_work_s,
     nearly_even,
     optimizer_s,
 )
-from trainwright.planning.splits.chain import CutsAndRows, Split, TiedExchange
+from trainwright.planning.splits.chain import CutsAndRows, Split, TiedExchange, fullest_rows
 from trainwright.plans.configuration import even_blocks
 from trainwright.profile import StaticKind
 from trainwright.scheduling.families import family_named
