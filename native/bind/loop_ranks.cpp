@@ -56,6 +56,8 @@ void bind_loop_ranks(nb::module_& module) {
       .number("gathered_bytes", &LoopRanks::gathered_bytes)
       .array("least", &LoopRanks::least)
       .array("most", &LoopRanks::most)
+      .array("again_s", &LoopRanks::again_s)
+      .array("spared_bytes", &LoopRanks::spared_bytes)
       .array("transfer_s", &LoopRanks::transfer_s)
       .part("blocks", &LoopRanks::blocks)
       .part("edges", &LoopRanks::edges)

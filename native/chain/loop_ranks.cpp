@@ -26,6 +26,8 @@ class Rank {
     for (int64_t chunk = 0; chunk < v_; ++chunk) {
       least_.push_back(x_.least[chunk * p_ + rank]);
       spare_.push_back(x_.most[chunk * p_ + rank] - least_.back());
+      spared_.push_back(x_.spared_bytes[chunk * p_ + rank]);
+      again_s_ += x_.again_s[chunk * p_ + rank];
     }
     if (rank == 0) edges_.push_back({0, 0});
     if (rank == p_ - 1) edges_.push_back({1, v_ - 1});
@@ -97,7 +99,7 @@ class Rank {
 
   // Seconds per microbatch; infinite where the leanest options do not fit.
   double recompute_s(int64_t extra, double held_bytes) const {
-    double worst_s = 0;
+    double worst_s = again_s_;
     std::vector<int64_t> blocks;
     std::vector<FreeingWay> ways;
     for (int64_t i = first_; i < after_; ++i) {
@@ -112,8 +114,16 @@ class Rank {
       }
       if (room < 0) return kInfinite;
       deal(extra, by_held_[i - first_], blocks);
-      worst_s = std::max(worst_s, freed_s(counts, std::span<const int64_t>(blocks),
-                                          x_.blocks.time_s, x_.blocks.kept_bytes, room, ways));
+      const std::span<const int64_t> own(blocks);
+      const auto freeing_s = [&](double in_bytes) {
+        return freed_s(counts, own, x_.blocks.time_s, x_.blocks.kept_bytes, in_bytes, ways);
+      };
+      const double freed = freeing_s(room);
+      worst_s = std::max(worst_s, freed);
+      if (again_s_ > 0 && freed > 0)
+        worst_s =
+            std::max(worst_s, again_s_ + freeing_s(std::inner_product(counts.begin(), counts.end(),
+                                                                      spared_.begin(), room)));
       if (!std::isfinite(worst_s)) return kInfinite;
     }
     return worst_s;
@@ -184,6 +194,8 @@ class Rank {
   const LoopRanks& x_;
   int64_t rank_, p_, size_, v_, first_, after_;
   std::vector<int64_t> least_, spare_, by_warm_, by_drain_;
+  std::vector<double> spared_;
+  double again_s_ = 0;
   std::vector<std::vector<int64_t>> by_held_;  // chunks of each instant, fewest microbatches first
   std::vector<Edge> edges_;
   double head_s_ = 0, tail_s_ = 0, start_s_ = 0, end_s_ = 0, own_end_s_ = 0;

@@ -6,7 +6,8 @@
 //     + max(idle(e) + exchange of the first rank, before(e) + exchange) + optimizer
 //
 // R is what memory makes it recompute at its fullest instants: a fractional knapsack over its
-// chunks, extra blocks where fewest microbatches wait. Idle time is the longest of four paths
+// chunks, extra blocks where fewest microbatches wait. Blocks that recompute in any way are as
+// many of it, and what they free the others need not. Idle time is the longest of four paths
 // through the order's graph to the end of the first stage, all other stages at their least; the
 // first rank exchanges after that, as little as with any of its blocks. `before` is the longest to
 // the own last action: a rank exchanges while others may still drain.
@@ -69,10 +70,13 @@ struct LoopRanks {
   std::span<const double> forward_s;   // [S] of one microbatch, each stage with its least blocks
   std::span<const double> backward_s;  // [S]
   double usable_bytes = 0;
-  double gathered_bytes = 0;           // beside everything on every rank
-  std::span<const int64_t> least;      // [S] blocks
-  std::span<const int64_t> most;       // [S]
-  std::span<const double> transfer_s;  // [S - 1]
+  double gathered_bytes = 0;       // beside everything on every rank
+  std::span<const int64_t> least;  // [S] blocks
+  std::span<const int64_t> most;   // [S]
+  // What a block that recomputes in any way to run a stage takes longer, and spares per microbatch.
+  std::span<const double> again_s;       // [S]
+  std::span<const double> spared_bytes;  // [S]
+  std::span<const double> transfer_s;    // [S - 1]
   LoopBlocks blocks;
   LoopEdges edges;
   LoopSharing sharing;

@@ -233,6 +233,8 @@ class LoopRanks:
         gathered_bytes: float,
         least: NDArray[np.int64],
         most: NDArray[np.int64],
+        again_s: NDArray[np.float64],
+        spared_bytes: NDArray[np.float64],
         transfer_s: NDArray[np.float64],
         blocks: LoopBlocks,
         edges: LoopEdges,
@@ -252,6 +254,8 @@ class LoopRanks:
         gathered_bytes: float = ...,
         least: NDArray[np.int64] = ...,
         most: NDArray[np.int64] = ...,
+        again_s: NDArray[np.float64] = ...,
+        spared_bytes: NDArray[np.float64] = ...,
         transfer_s: NDArray[np.float64] = ...,
         blocks: LoopBlocks = ...,
         edges: LoopEdges = ...,
@@ -278,6 +282,10 @@ class LoopRanks:
     def least(self) -> NDArray[np.int64]: ...
     @property
     def most(self) -> NDArray[np.int64]: ...
+    @property
+    def again_s(self) -> NDArray[np.float64]: ...
+    @property
+    def spared_bytes(self) -> NDArray[np.float64]: ...
     @property
     def transfer_s(self) -> NDArray[np.float64]: ...
     @property

@@ -343,6 +343,13 @@ class LoopMemory:
         for layer_class, count in enumerate(self.kinds.counts[kind].tolist()):
             rows = list(costs.rows_of(layer_class))
             own[rows[int(np.argmin(total_s[rows]))]] = count
+        first = self.kinds.first
+        if first is not None and (
+            present := [c for c in first.classes if self.kinds.counts[kind, c]]
+        ):
+            rows = list(costs.rows_of(present[0]))
+            own[rows[int(np.argmin(total_s[rows]))]] -= 1
+            own[next(row for row in first.rows if row in rows)] += 1
         self.fastest_of_kind[kind] = own
         return own
 
@@ -465,6 +472,8 @@ class LoopChain:
     `backward_all_s` are of one microbatch through all layers, `optimizer_s` of one block.
     `beside_bytes` lie on every rank beside its layers' state; `sharing` is of each rank with its
     least blocks, one more, ..., and hides under the share `under_backward` of what they recompute.
+    Where stages recompute their first block in any way to run them, that takes `again_s` [S] longer
+    and spares `spared_bytes` [S] of a microbatch.
     """
 
     blocks: Blocks
@@ -480,6 +489,8 @@ class LoopChain:
     usable_bytes: float
     beside_bytes: float
     sharing: tuple[RankSharing, ...]
+    again_s: Floats
+    spared_bytes: Floats
     under_backward: float = DEFAULT_OVERLAP.gradients
 
     @property
@@ -496,11 +507,11 @@ class LoopChain:
         times_s: Floats = block_s[:, np.newaxis] * self.least
         for end in (0, -1):
             times_s[:, end] += edges_s[:, end]
-        return times_s[0], times_s[1]
+        return times_s[0], times_s[1] + self.again_s
 
     def room_bytes(self, instants: list[Floats], running: list[Floats]) -> list[Floats]:
         """What is left for blocks at every instant of each rank, [N] each: `instants` [N, v] count
-        what is held, `running` what runs.
+        what is held, `running` what runs. Of blocks that recompute in any way the others have room.
         """
         p, last, found = self.num_ranks, len(self.least) - 1, []
         for rank, (counts, runs) in enumerate(zip(instants, running, strict=True)):
@@ -510,6 +521,7 @@ class LoopChain:
                     left -= self.edges.static_bytes[end]
                     left -= counts[:, stage // p] * self.edges.kept_bytes[end]
             busy = ((runs > 0) & (self.least[rank::p] > 0)).any(axis=1)
+            left += counts @ self.spared_bytes[rank::p]
             found.append(left - busy * self.blocks.transient_bytes)
         return found
 
@@ -613,6 +625,8 @@ def rank_times_s(
         gathered_bytes=chain.beside_bytes,
         least=chain.least,
         most=chain.most,
+        again_s=chain.again_s,
+        spared_bytes=chain.spared_bytes,
         transfer_s=chain.transfer_s,
         blocks=_core.LoopBlocks(
             forward_s=blocks.forward_s,

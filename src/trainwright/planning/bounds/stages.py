@@ -8,7 +8,7 @@ stage needs the largest: a level offers all options up to its own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from itertools import combinations_with_replacement, pairwise
@@ -24,7 +24,7 @@ from trainwright.model import LayerKind
 from trainwright.planning.bounds.layers import undivided_work_s
 from trainwright.plans.configuration import DEFAULT_OVERLAP, Overlap
 from trainwright.plans.plan import Parallelism
-from trainwright.profile import CostTable, Profile, StaticKind
+from trainwright.profile import CostTable, Profile, Recompute, StaticKind
 from trainwright.step import zero
 from trainwright.step.stages import RankSpacing
 from trainwright.step.zero import Exposed, Replicas, Traffic
@@ -32,7 +32,7 @@ from trainwright.step.zero import Exposed, Replicas, Traffic
 if TYPE_CHECKING:
     from trainwright.arrays import Floats, Ints
 
-    Rows = tuple[int, ...]
+Rows: TypeAlias = tuple[int, ...]
 
 
 # What ways to run a stage choose for its layers, worked out when it is asked for
@@ -312,6 +312,57 @@ def _most_of_classes(costs: CostTable, rows: Floats) -> Floats:
     return found
 
 
+class FirstBlock(NamedTuple):
+    """What it takes that a stage recomputes one of its blocks: `rows` do, of the `classes` of all.
+
+    A block of each class, [N], takes `longer_s` more then, at the least.
+    """
+
+    classes: tuple[int, ...]
+    rows: Rows
+    longer_s: Floats
+
+    @classmethod
+    def of(cls, profile: Profile) -> FirstBlock | None:
+        """None where blocks of a class have no such way to run, or no other."""
+        costs, layers = profile.costs, profile.structure.layers
+        assert costs.phases is not None, "an estimate has phases"
+        times_s, again, longer_s = costs.phases.total_s, list[int](), list[float]()
+        classes = sorted({each.layer_class for each in layers if each.name == LayerKind.BLOCK})
+        for own in map(costs.rows_of, classes):
+            full = [row for row in own if costs.option_ids[row] == Recompute.FULL]
+            if not full:
+                return None
+            again += full
+            longer_s.append(float(times_s[full].min() - times_s[list(own)].min()))
+        return cls(tuple(classes), tuple(again), np.array(longer_s)) if again else None
+
+    def least_s(self, counts: Ints) -> Floats:
+        """How much longer stages take at the least, by their layers of each class, [K, C]."""
+        present = counts[:, list(self.classes)] > 0
+        least_s: Floats = np.where(present, self.longer_s, np.inf).min(axis=1)
+        return np.where(present.any(axis=1), least_s, 0.0)
+
+    def only_class_of(self, counts: Ints) -> int | None:
+        """The class of a stage's blocks, from counts [C]; None where it has none or several."""
+        present = [c for c in self.classes if counts[c]]
+        return present[0] if len(present) == 1 else None
+
+
+class Part(NamedTuple):
+    """So many layers of a class, with these rows to choose from; one or more runs as in `again`."""
+
+    num_layers: int
+    rows: Rows
+    again: Rows = ()
+
+    def dealt(self) -> Ints:
+        """Every way to deal the layers out to the rows, shape [ways, rows]."""
+        ways = dealings(self.num_layers, len(self.rows))
+        has = [row in self.again for row in self.rows]
+        return ways[ways[:, has].any(axis=1)] if self.again else ways
+
+
 @dataclass(slots=True, eq=False)
 class StageKinds:
     """The K kinds of stages of a profile's chain of L layers in C classes.
@@ -320,7 +371,8 @@ class StageKinds:
     empty, `forward_s` [K] of one microbatch, `static_bytes` [K, 2, 3], `sync_bytes` [K, 2] and
     `trained_bytes` [K, 2] as in the cost table with tied parameters once, `weight_bytes` [K] of the
     heaviest layer. At a level a stage needs `level_bytes` [levels] for transients; `levels_of` [K]
-    are those that may be best. `overlap` says what exchanges of replicas hide under.
+    are those that may be best. `overlap` says what exchanges of replicas hide under. Where stages
+    recompute their `first` blocks, each with a block runs one as the longer of two ways, or more.
     """
 
     profile: Profile
@@ -337,6 +389,7 @@ class StageKinds:
     level_bytes: Floats
     levels_of: tuple[tuple[int, ...], ...]
     overlap: Overlap = DEFAULT_OVERLAP
+    first: FirstBlock | None = None
     times: LayerTimes | None = None
     busiest_s: Floats | None = None
     pairs: StagePairs | None = None
@@ -345,23 +398,30 @@ class StageKinds:
     of_ranks_in_loops: dict[tuple[Any, ...], tuple[Any, ...]] = field(default_factory=dict)
     packed: dict[int, PackedFronts] = field(default_factory=dict)
     tails: dict[Replicas, tuple[PackedFronts, Floats]] = field(default_factory=dict)
-    ways: dict[tuple[tuple[int, tuple[int, ...]], ...], Ways] = field(default_factory=dict)
+    ways: dict[tuple[Part, ...], Ways] = field(default_factory=dict)
     rows_worth: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
     packed_ways: dict[tuple[bytes, bool], PackedWays] = field(default_factory=dict)
     _fronts: dict[tuple[int, int], Front] = field(default_factory=dict)
-    _of_class: dict[tuple[int, tuple[int, ...]], Front] = field(default_factory=dict)
-    _of_parts: dict[tuple[tuple[int, int, tuple[int, ...]], ...], Front] = field(
-        default_factory=dict
-    )
+    _of_parts: dict[tuple[Part, ...], Front] = field(default_factory=dict)
     _rows: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, profile: Profile, overlap: Overlap = DEFAULT_OVERLAP) -> StageKinds:
-        """The kinds of `profile`, whose layers form a chain."""
+    def of(
+        cls,
+        profile: Profile,
+        overlap: Overlap = DEFAULT_OVERLAP,
+        *,
+        repeats_first: bool = False,
+    ) -> StageKinds:
+        """The kinds of `profile`, whose layers form a chain.
+
+        If it `repeats_first`, every stage recomputes one block, where it has any, or more.
+        """
         costs = profile.costs
         assert costs.phases is not None, "an estimate has phases"
         counts, kind_of = _kinds(tuple(layer.layer_class for layer in profile.structure.layers))
-        level_bytes, levels_of = _levels(profile, counts)
+        again = FirstBlock.of(profile) if repeats_first else None
+        level_bytes, levels_of = _levels(profile, counts, again)
         least = partial(_least_of_classes, costs)
 
         def summed(values: Floats) -> Floats:
@@ -374,12 +434,15 @@ class StageKinds:
         sync = counts @ costs.gradient_sync_bytes[first]
         trained = counts @ costs.updated_weight_bytes[first]
         _count_tied_once(profile, counts, static, sync, trained)
+        least_time_s = summed(least(costs.phases.total_s))
+        if again is not None:
+            least_time_s += again.least_s(counts)
         return cls(
             profile=profile,
             counts=counts,
             kind_of=kind_of,
             forward_s=summed(least(costs.phases.forward_s)),
-            least_time_s=summed(least(costs.phases.total_s)),
+            least_time_s=least_time_s,
             static_bytes=static,
             opaque_bytes=counts @ costs.opaque_static_bytes[first],
             sync_bytes=sync,
@@ -389,6 +452,7 @@ class StageKinds:
             level_bytes=level_bytes,
             levels_of=levels_of,
             overlap=overlap,
+            first=again,
         )
 
     @property
@@ -400,27 +464,34 @@ class StageKinds:
         """All that is worth choosing for the layers of a kind, with options up to `level`."""
         key = (kind, level)
         if key not in self._fronts:
-            counts = enumerate(self.counts[kind].tolist())
-            parts = tuple((count, c, self._rows_within(c, level)) for c, count in counts if count)
-            self._fronts[key] = self._joined(parts)
+            self._fronts[key] = self._joined(self.parts(kind, level, self._rows_within))
         return self._fronts[key]
 
-    def _joined(self, parts: tuple[tuple[int, int, tuple[int, ...]], ...]) -> Front:
+    def parts(self, kind: int, level: int, rows_of: Callable[[int, int], Rows]) -> tuple[Part, ...]:
+        """The layers of a kind by their class, with the rows that are left of a class."""
+        own, again = self.counts[kind], self.first
+        only = None if again is None else again.only_class_of(own)
+        return tuple(
+            Part(count, rows_of(c, level), again.rows if again and c == only else ())
+            for c, count in enumerate(own.tolist())
+            if count
+        )
+
+    def _joined(self, parts: tuple[Part, ...]) -> Front:
         """Of so many layers of each class with these rows; kinds that begin alike share that."""
         known = len(parts)
         while known and parts[:known] not in self._of_parts:
             known -= 1
         for size in range(known + 1, len(parts) + 1):
-            count, _, rows = parts[size - 1]
-            own = self._class_front(count, rows)
+            own = self._class_front(parts[size - 1])
             whole = own if size == 1 else _both(self._of_parts[parts[: size - 1]], own)
             self._of_parts[parts[:size]] = whole
         return self._of_parts[parts]
 
-    def _class_front(self, count: int, rows: tuple[int, ...]) -> Front:
-        if (count, rows) not in self._of_class:
-            self._of_class[count, rows] = self._made_class_front(count, rows)
-        return self._of_class[count, rows]
+    def _class_front(self, part: Part) -> Front:
+        if (part,) not in self._of_parts:
+            self._of_parts[(part,)] = self._made_class_front(part)
+        return self._of_parts[(part,)]
 
     def _rows_within(self, layer_class: int, level: int) -> tuple[int, ...]:
         """The options of a class that need no more transients than the level has."""
@@ -431,10 +502,10 @@ class StageKinds:
             self._rows[layer_class, level] = tuple(within.tolist())
         return self._rows[layer_class, level]
 
-    def _made_class_front(self, count: int, rows: tuple[int, ...]) -> Front:
-        costs, own = self.profile.costs, list(rows)
+    def _made_class_front(self, part: Part) -> Front:
+        costs, own = self.profile.costs, list(part.rows)
         assert costs.phases is not None
-        ways = dealings(count, len(rows))
+        ways = part.dealt()
         chosen = np.zeros((len(ways), costs.num_rows), dtype=np.int16)
         chosen[:, own] = ways
         kept_bytes = ways @ costs.saved_bytes[own]
@@ -518,10 +589,13 @@ def _count_tied_once(
             trained[:, 0] -= twice * shared[StaticKind.WEIGHT]
 
 
-def _levels(profile: Profile, counts: Ints) -> tuple[Floats, tuple[tuple[int, ...], ...]]:
+def _levels(
+    profile: Profile, counts: Ints, first: FirstBlock | None
+) -> tuple[Floats, tuple[tuple[int, ...], ...]]:
     """Transient bytes of each level, and for each kind the levels at which all its layers can run.
 
-    A level that none of a kind's own options has needs more than the one below and offers no more.
+    That is with a block recomputed where stages do so with their `first`. A level that none of a
+    kind's own options has needs more than the one below and offers no more.
     """
     costs = profile.costs
     level_bytes = np.unique(costs.transient_bytes)
@@ -536,6 +610,9 @@ def _levels(profile: Profile, counts: Ints) -> tuple[Floats, tuple[tuple[int, ..
         if key not in made:
             present = [own[c] for c in np.flatnonzero(counts[kind])]
             lowest = max(levels[0] for levels in present)
+            if first is not None and (c := first.only_class_of(counts[kind])) is not None:
+                again = {*costs.rows_of(c)} & {*first.rows}
+                lowest = max(lowest, min(int(level_of[row]) for row in again))
             offered = {level for levels in present for level in levels if level >= lowest}
             made[key] = tuple(sorted(offered))
         levels_of.append(made[key])
@@ -645,14 +722,13 @@ def ways_of(kinds: StageKinds, kind: int, level: int, *, apart: bool = True) -> 
         front = kinds.front(kind, level)
         columns = (front.kept_bytes, np.zeros_like(front.kept_bytes), front.time_s)
         return Ways(np.stack(columns, axis=1), front.made_of)
-    present = [(c, count) for c, count in enumerate(kinds.counts[kind].tolist()) if count]
-    return _joined(kinds, tuple((count, _rows(kinds, c, level)) for c, count in present))
+    return _joined(kinds, kinds.parts(kind, level, partial(_rows, kinds)))
 
 
-def _joined(kinds: StageKinds, parts: tuple[tuple[int, Rows], ...]) -> Ways:
+def _joined(kinds: StageKinds, parts: tuple[Part, ...]) -> Ways:
     """Of so many layers with each of these rows; kinds that begin alike share what they can."""
     if parts not in kinds.ways:
-        last = kinds.ways.get(parts[-1:]) or _class_ways(kinds, *parts[-1])
+        last = kinds.ways.get(parts[-1:]) or _class_ways(kinds, parts[-1])
         kinds.ways[parts[-1:]] = last
         if len(parts) > 1:
             kinds.ways[parts] = _both_ways(_joined(kinds, parts[:-1]), last)
@@ -685,7 +761,9 @@ def _rows(kinds: StageKinds, layer_class: int, level: int) -> Rows:
             for row in costs.rows_of(layer_class)
             if costs.transient_bytes[row] <= kinds.level_bytes[level]
         ]
-        kinds.rows_worth[key] = _unbeaten(rows, _takes(kinds, rows))
+        again = () if kinds.first is None else kinds.first.rows
+        worth = _unbeaten(rows, _takes(kinds, rows))
+        kinds.rows_worth[key] = tuple(row for row in rows if row in worth or row in again)
     return kinds.rows_worth[key]
 
 
@@ -702,12 +780,12 @@ def _takes(kinds: StageKinds, rows: Sequence[int]) -> Floats:
     )
 
 
-def _class_ways(kinds: StageKinds, count: int, rows: Rows) -> Ways:
-    """Of so many layers of one class."""
-    dealt = dealings(count, len(rows))
+def _class_ways(kinds: StageKinds, part: Part) -> Ways:
+    """Of the layers of one class."""
+    dealt = part.dealt()
     chosen = np.zeros((len(dealt), kinds.profile.costs.num_rows), dtype=np.int16)
-    chosen[:, list(rows)] = dealt
-    takes = dealt @ _takes(kinds, rows)
+    chosen[:, list(part.rows)] = dealt
+    takes = dealt @ _takes(kinds, part.rows)
     order = np.argsort(-takes[:, 2], kind="stable")
     return Ways(takes[order], chosen[order])
 

@@ -167,9 +167,14 @@ class Shelf:
             profile = self.body(point) if without else self.profile(point)
             costs = _fingerprint(profile)
             if costs not in self.alike:
-                self.alike[costs] = StageKinds.of(profile, self.question.settings.overlap)
+                self.alike[costs] = self._cut_up(profile)
             self.cut[point, without] = self.alike[costs]
         return self.cut[point, without]
+
+    def _cut_up(self, profile: Profile) -> StageKinds:
+        question = self.question
+        first = question.allowed.recomputes_first
+        return StageKinds.of(profile, question.settings.overlap, repeats_first=first)
 
     def chain(self, point: Point, *, without: bool) -> ChainWork:
         """What a chain of these kinds of stages takes."""
@@ -181,7 +186,7 @@ class Shelf:
         """What a slice of a microbatch costs at a point, and what a chain of such takes."""
         if (point, slices) not in self.in_parts:
             profile = in_slices(self.profile(point), slices)
-            kinds = StageKinds.of(profile, self.question.settings.overlap)
+            kinds = self._cut_up(profile)
             self.in_parts[point, slices] = Sliced(PointWork.of(profile), ChainWork.of(kinds), kinds)
         return self.in_parts[point, slices]
 
@@ -199,8 +204,7 @@ class Shelf:
             return None
         if candidate.point not in self.hosted:
             waiting = waiting_for_host(self.profile(candidate.point), host.link_bytes_per_s)
-            overlap = self.question.settings.overlap
-            self.hosted[candidate.point] = StageKinds.of(waiting, overlap)
+            self.hosted[candidate.point] = self._cut_up(waiting)
         return self.hosted[candidate.point]
 
     def hidden(self, point: Point) -> Hidden:

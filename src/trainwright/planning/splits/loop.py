@@ -67,7 +67,7 @@ from trainwright.step import pipeline, zero
 from trainwright.step.zero import Replicas
 
 if TYPE_CHECKING:
-    from trainwright.arrays import Floats, Ints
+    from trainwright.arrays import Flags, Floats, Ints
     from trainwright.planning.splits.types import SplitQuestion
 
 _T = TypeVar("_T")
@@ -154,10 +154,12 @@ def least_of_whole(loop: Loop, *, limit_s: float, effort: float = 1.0) -> PathsS
     blocks = chain.blocks
     forward_s = counts * blocks.forward_s
     backward_s = counts * (float(blocks.time_s[0]) - blocks.forward_s)
+    backward_s += chain.again_s[:, np.newaxis]
     exchanged_s = np.zeros_like(backward_s)
-    for stage, added in enumerate(loop.added_s(least, extra.tolist())):
-        exchanged_s[stage, : len(added[1])] = added[1][: width + 1]
-        for times_s, own in zip((forward_s, backward_s), added[:2], strict=True):
+    for stage, (there_s, back_s, _) in enumerate(loop.added_s(least, extra.tolist())):
+        back_s = np.maximum(back_s - chain.under_backward * chain.again_s[stage], 0.0)
+        exchanged_s[stage, : len(back_s)] = back_s[: width + 1]
+        for times_s, own in zip((forward_s, backward_s), (there_s, back_s), strict=True):
             times_s[stage, : len(own)] += own[: width + 1]
             times_s[stage, len(own) :] = math.inf
     after_s = counts[:, np.newaxis] * chain.optimizer_s + loop.tails_s(
@@ -228,6 +230,7 @@ def program_of(loop: Loop, *, limit_s: float, in_room: bool = True) -> PathsProg
     block_backward_s = np.tile(times_s - blocks.forward_s, (size, 1))
     after_s = _add_ends(loop, chain, forward_s, backward_s)
     block_after_s = np.full((size, ways), chain.optimizer_s)
+    backward_s += chain.again_s
     lines = loop.sharing_lines(chain.least, blocks.count / size)
     for stage, (forward, backward, tail) in enumerate(lines):
         forward_s[stage] += forward.base
@@ -238,6 +241,7 @@ def program_of(loop: Loop, *, limit_s: float, in_room: bool = True) -> PathsProg
         block_after_s[stage] += tail.slope
         if backward != (0.0, 0.0):  # more of it hides under what is recomputed
             block_backward_s[stage] -= chain.under_backward * (times_s - times_s[0])
+            backward_s[stage] -= chain.under_backward * chain.again_s[stage]
     if min(each.min() for each in (block_forward_s, block_backward_s, block_after_s)) < 0:
         return None
     held, room = np.zeros((0, size)), np.zeros(0)
@@ -547,6 +551,27 @@ class Loop:
         own = np.bincount(self._blocks())
         return int(own.argmax()), int(self.lengths.num_blocks - own.max())
 
+    def _again(self) -> tuple[Floats, Flags]:
+        """Of each stage: how much longer it takes in any way, and whether a main block does so.
+
+        That is where its first block recomputes, and is of one class in all splits.
+        """
+        first, least = self.kinds.first, self.lengths.least
+        longer_s, is_main = np.zeros(len(least)), np.zeros(len(least), dtype=np.bool_)
+        if first is None:
+            return longer_s, is_main
+        classes, main = self._blocks(), self._most_frequent()[0]
+        before, last = (
+            np.cumsum(least) - least,
+            self.lengths.num_blocks - np.cumsum(least[::-1])[::-1],
+        )
+        for stage in np.flatnonzero(least).tolist():
+            may_be = np.unique(classes[before[stage] : last[stage] + 1])
+            if len(may_be) == 1:
+                longer_s[stage] = first.longer_s[first.classes.index(int(may_be[0]))]
+                is_main[stage] = may_be[0] == main
+        return longer_s, is_main
+
     def _blocks(self) -> Ints:
         """The class of every block."""
         layers = self.kinds.profile.structure.layers[self.lengths.first : self.lengths.after]
@@ -567,6 +592,7 @@ class Loop:
         if self.of_rank:
             return self.shape.num_microbatches * least_work_s([own.kinds for own in self.of_rank])
         whole_s = float(LayerTimes.of(self.kinds).total_before_s[-1])
+        whole_s += float(self._again()[0].sum())
         return self.shape.num_microbatches * whole_s / self.shape.num_ranks
 
     def chain(self, most_blocks: int, *, exchanging: bool = True) -> LoopChain:
@@ -594,15 +620,18 @@ class Loop:
         def edges(values: Floats) -> Floats:
             return np.array([values[each].sum() for each in ends])
 
+        again_s, again_in_main = self._again()
+        backward_all_s = float((times.total_before_s - times.forward_before_s)[-1])
+        blocks = Blocks.of(
+            count=lengths.num_blocks - missing,
+            forward_s=float(times.forward_s[main]),
+            time_s=np.asarray(costs.phases.total_s[rows]),
+            kept_bytes=np.asarray(costs.saved_bytes[rows]),
+            static=float(static[main]),
+            transient=float(costs.transient_bytes[rows].min()),
+        )
         return LoopChain(
-            blocks=Blocks.of(
-                count=lengths.num_blocks - missing,
-                forward_s=float(times.forward_s[main]),
-                time_s=np.asarray(costs.phases.total_s[rows]),
-                kept_bytes=np.asarray(costs.saved_bytes[rows]),
-                static=float(static[main]),
-                transient=float(costs.transient_bytes[rows].min()),
-            ),
+            blocks=blocks,
             num_ranks=self.shape.num_ranks,
             num_microbatches=self.shape.num_microbatches,
             least=np.maximum(lengths.least - missing, 0),
@@ -616,11 +645,13 @@ class Loop:
             ),
             optimizer_s=float(update_s[main]),
             forward_all_s=float(times.forward_before_s[-1]),
-            backward_all_s=float((times.total_before_s - times.forward_before_s)[-1]),
+            backward_all_s=backward_all_s + float(again_s.sum()),
             transfer_s=self.transfer_s,
             usable_bytes=self.cluster.accelerator.most_usable_bytes,
             beside_bytes=self._stages_bytes() + (0.0 if missing else self._gathered_bytes(main)),
             sharing=self._sharing(main, missing, most_blocks, exchanging=exchanging),
+            again_s=again_s,
+            spared_bytes=again_in_main * (blocks.kept_bytes[0] - blocks.kept_bytes[-1]),
             under_backward=kinds.overlap.gradients,
         )
 

@@ -72,7 +72,8 @@ def options_of(layers: Sequence[Layer], chosen: Sequence[int], profile: Profile)
 def in_first_blocks(stages: Sequence[Stage], profile: Profile) -> tuple[Stage, ...]:
     """The first blocks of each stage recompute, as many in each as in any, or all layers that can.
 
-    No stage recomputes fewer blocks than before. Where these are alike none could.
+    One does at least, and no stage recomputes fewer blocks than before. Where these are alike none
+    could.
     """
     first = _FirstBlocks.of(stages, profile)
     if all(
@@ -85,20 +86,20 @@ def in_first_blocks(stages: Sequence[Stage], profile: Profile) -> tuple[Stage, .
         for at, layer in enumerate(own, 1)
         if way[layer] == Recompute.FULL
     )
-    return first.with_first(max(repeated, default=0))
+    return first.with_first(max(repeated, default=1))
 
 
 def with_fewer_first_blocks(
     stages: Sequence[Stage], profile: Profile
 ) -> Iterator[tuple[Stage, ...]]:
-    """What else may be tried of such stages, from no block of each on; nothing if all are alike.
+    """What else may be tried of such stages, from one block of each on; nothing if all are alike.
 
     Blocks that are not differ in what one saves by the other, so fewer may do.
     """
     first = _FirstBlocks.of(stages, profile)
     classes = {each.layer_class for each in profile.structure.layers if each.id in first.free}
     if len(classes) > 1:
-        yield from map(first.with_first, range(1 + max(map(len, first.blocks))))
+        yield from map(first.with_first, range(1, 1 + max(map(len, first.blocks))))
 
 
 class _FirstBlocks(NamedTuple):
