@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -31,6 +32,7 @@ from trainwright.planning.question.layouts import (
 from trainwright.planning.question.question import (
     Aim,
     Allowed,
+    Candidate,
     ModelQuestion,
     Span,
     StepAim,
@@ -506,7 +508,7 @@ def _plan_all(question: ModelQuestion, budget: Budget, wanted: _Wanted) -> Model
         searched.append(own)
         found.append(own.unproved())
         if wanted.in_kind:
-            told = wanted.told_of(each for one in found for each in one.priced)
+            told = wanted.told_of(_priced_of(searched, found, aim))
         if part.stopped and is_first and (own.search.is_on or not own.is_complete):
             usual.make()
         if not wanted.num_alternatives:
@@ -517,7 +519,7 @@ def _plan_all(question: ModelQuestion, budget: Budget, wanted: _Wanted) -> Model
         found.append(usual.found)
     loosest = loosest_of(found)
     outcome = Outcome(
-        priced=wanted.told_of(p for each in found for p in each.priced),
+        priced=wanted.told_of(_priced_of(searched, found, aim)),
         lower_bound_s=loosest.lower_bound_s,
         loosest=loosest.loosest,
         lower_bound_one_stage_s=found[0].lower_bound_one_stage_s if len(found) == 1 else None,
@@ -530,6 +532,23 @@ def _plan_all(question: ModelQuestion, budget: Budget, wanted: _Wanted) -> Model
     if isinstance(question.model, MeasuredModel) and question.model.is_in_one_order:
         return _of_any_order(question, outcome, aim)
     return outcome
+
+
+def _priced_of(
+    searched: Sequence[PartSearch], found: Sequence[ModelOutcome], aim: Aim | None
+) -> Iterator[Priced]:
+    """The plans of all parts; none that repeats first blocks beside a better one of its candidate.
+
+    That repeats none, so it is the same layout.
+    """
+    best: dict[Candidate, float] = {}
+    for each in (each for one in found for each in one.priced):
+        best[each.candidate] = min(key_of(each, aim), best.get(each.candidate, math.inf))
+    for part, one in zip_longest(searched, found):
+        repeats = part is not None and part.search.shelf.question.allowed.recomputes_first
+        for each in one.priced:
+            if not repeats or key_of(each, aim) <= best[each.candidate]:
+                yield each
 
 
 def _parts(
