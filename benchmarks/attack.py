@@ -39,6 +39,7 @@ import tempfile
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -67,6 +68,7 @@ ODD = ((3, 1), (1, 3), (6, 1), (3, 2), (2, 3), (4, 3), (6, 2), (12, 1))  # group
 SHAPES = EVEN + ODD  # devices of a node, nodes
 BELOW = 1 - 1e-9  # a bound that rounds
 NEIGHBOURS = 24  # of a configuration that are looked at
+STARTS = 20  # at most, for each try
 FRAMEWORKS = ("megatron", "megatron", "primus", "torchtitan", "pytorch", "deepspeed", "accelerate")
 KEPT_GIB = 1.5  # beside the model
 USUAL = ("1f1b", "1f1b", "interleaved")  # what most frameworks run
@@ -288,7 +290,7 @@ def drawn_loop(rng: random.Random, folder: Path, number: int, most_devices: int)
 def drawn_by_name(rng: random.Random, folder: Path, number: int, most_devices: int) -> Question:
     """A small model for a framework, where little memory asks for recomputation."""
     drawn_as = drawn(rng, folder, number, most_devices)
-    while drawn_as.num_experts or "images" in drawn_as.request:  # most runs of such are refused
+    while "images" in drawn_as.request:  # most runs of such are refused
         drawn_as = drawn(rng, folder, number, most_devices)
     framework = rng.choice(FRAMEWORKS)
     request = drawn_as.request | {"software": framework}
@@ -299,6 +301,8 @@ def drawn_by_name(rng: random.Random, folder: Path, number: int, most_devices: i
     if rng.random() < 1 / 3:
         only["pp"] = (rng.choice([p for p in (1, 2, 4) if drawn_as.devices % p == 0]),)
     only |= {"cp": (1,), "state_copies": (1,)}
+    if drawn_as.num_experts:
+        only["ep"] = (1,)
     return replace(drawn_as, request=request, only=only, framework=framework)
 
 
@@ -366,7 +370,10 @@ class Climb:
     def run(self) -> Climb:
         """Until the tries, or the seconds where no tries are given, are at their end."""
         self._end_s = time.process_time() + self.seconds
-        while not self._is_over():
+        for begun in count():
+            # Of some requests no start obeys, as where ranks and replicas leave parts of a batch.
+            if self._is_over() or (self.tries is not None and begun >= STARTS * self.tries):
+                break
             start = self._start()
             if start is not None:
                 self._climb(start)
@@ -443,7 +450,7 @@ class Climb:
         if asked.framework != "any" and rng.random() < 2 / 3:
             how["recompute"] = f"full:{rng.randint(1, asked.num_blocks)}"
         if asked.num_experts:
-            how["ep"] = rng.choice(divisors(asked.num_experts))
+            how["ep"] = rng.choice(asked.only.get("ep") or divisors(asked.num_experts))
         if left > 1 and rng.random() < 0.1 and "state_copies" not in asked.only:
             how["state_copies"] = rng.choice(divisors(left)[:-1])
         if rng.random() < 0.2:

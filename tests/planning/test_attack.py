@@ -48,7 +48,6 @@ def test_no_configuration_beats_what_is_proved_of_unlike_pools(seed, questions):
     ("seed", "questions"), [(6, 1), pytest.param(1, 8, marks=pytest.mark.slow)]
 )
 def test_no_run_that_a_framework_launches_beats_what_is_proved_of_it(seed, questions):
-    """In the longer one a run once repeated some blocks where the plan repeats all (7.5 GiB)."""
     found = attack(seed, questions=questions, tries=250, about="frameworks")
     assert found.questions > 0
     assert found.finds == []
