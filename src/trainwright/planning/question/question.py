@@ -249,7 +249,8 @@ class Allowed:
     `framework` None is every plan, whether or not something runs it.
     `mappings` are orders of the axes on the network; `state_copies` is searched where shards fill
     units of the network unless it is narrowed. Where a plan `recomputes_first` it does so with the
-    first blocks of every stage, as many in each, or with all that it can; bounds are those of any.
+    first blocks of every stage, as many in each, or with all that it can; bounds are those
+    of any ways that repeat one block in each.
     """
 
     tensor: Span = ANY

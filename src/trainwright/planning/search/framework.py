@@ -3,7 +3,8 @@
 A framework's limits are not independent: ZeRO may end at stage 1 just where there is a pipeline,
 and where blocks cannot recompute as each likes, all of them do the same. So what is left of a space
 is a union of spaces; the best plan is the best of theirs, and the least of their bounds holds.
-Frameworks that recompute the first k blocks of every stage are planned as recomputing all or none.
+Frameworks that recompute the first k blocks of every stage are planned as recomputing none of them,
+all, or some: of these each stage with a block repeats one or more.
 """
 
 from __future__ import annotations
