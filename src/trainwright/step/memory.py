@@ -253,7 +253,7 @@ class Pool:
             other = own[side]
             if other is not None and self.blocks[other][3]:
                 found = self.blocks.pop(other)
-                self.free.remove((found[0], other))
+                del self.free[bisect_left(self.free, (found[0], other))]
                 own[0] += found[0]
                 own[side] = found[side]
                 if found[side] is not None:
