@@ -327,6 +327,7 @@ def test_constants_hold_every_overlap_that_no_table_tells_apart() -> None:
     assert {shipped.held_overlap(each) for each in (NEMO, FSDP, TYPICAL)} == {("tensor",)}
 
 
+@pytest.mark.slow
 @needs_reference
 def test_what_ships_is_told_apart_by_the_runs_it_was_fitted_to() -> None:
     catalog_alone = replace(known(), efficiencies=None)

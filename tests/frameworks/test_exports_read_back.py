@@ -131,12 +131,18 @@ UNSAID = {
 def test_a_plan_that_is_exported_reads_back_as_itself(tmp_path: Path, target: str) -> None:
     batch = {"global_batch": 64, "sequence": 2048, "micro_batch": 2}
     planned = trainwright.plan(
-        "llama2-13b", cluster="dgx-h100", nodes=2, framework=target, **batch, **MADE[target]
+        "tinyllama-1.1b",  # 22 blocks, which four ranks share unevenly
+        cluster="dgx-h100",
+        nodes=2,
+        framework=target,
+        top=0,
+        **batch,
+        **MADE[target],
     )
     planned.save(tmp_path / "plan.json")
     trainwright.export(tmp_path / "plan.json", to=target, output=tmp_path / "files")
     priced = trainwright.estimate(
-        "llama2-13b",
+        "tinyllama-1.1b",
         source=(None, tmp_path / "files" / "launch.sh"),
         cluster="dgx-h100",
         **UNSAID.get(target, {}),

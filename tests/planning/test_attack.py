@@ -53,7 +53,7 @@ def test_no_run_that_a_framework_launches_beats_what_is_proved_of_it(seed, quest
     assert found.finds == []
 
 
-@pytest.mark.parametrize("draw", ["78-13", "81-18"])
+@pytest.mark.parametrize("draw", ["78-13", pytest.param("81-18", marks=pytest.mark.slow)])
 def test_ranks_of_unlike_pools_may_have_unlike_numbers_of_ways_to_run_a_block(draw, tmp_path):
     found = planned(drawn_pools(random.Random(draw), tmp_path, 0, 16))
     assert 0 < found.lower_bound_s <= found.step_time_s

@@ -404,9 +404,9 @@ def test_what_is_asked_beside_a_plan_has_it() -> None:
     run = {"cluster": "dgx-h100", "global_batch": 32, "sequence": 1024, "tp": 1, "schedule": "1f1b"}
 
     def answers() -> tuple[float, float, float, float]:
-        changed = trainwright.what_if(trainwright.plan("gpt2-xl", **run), devices=4).document
-        job = trainwright.improve(trainwright.estimate("gpt2-xl", **run, pp=2, dp=4)).document
-        trained = trainwright.fit("gpt2-xl", gpu="A100-40GB").document.rows[0]
+        changed = trainwright.what_if(trainwright.plan("gpt2", **run), devices=4).document
+        job = trainwright.improve(trainwright.estimate("gpt2", **run, pp=2, dp=4)).document
+        trained = trainwright.fit("gpt2", gpu="A100-40GB").document.rows[0]
         return (
             changed.after.step_time_s,
             job.best_known_s,
