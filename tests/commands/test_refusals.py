@@ -593,6 +593,12 @@ def test_a_job_without_its_format_is_told_with_the_one_that_its_content_has(
         assert "did you mean --from megatron job.sh?" in message
 
 
+def test_an_option_of_another_command_is_told_with_who_takes_it(refused):
+    message = refused("estimate", "llama3-8b", "--framework", "megatron")
+    assert "No such option '--framework' here; it is one of plan, improve" in message
+    assert "it is one of" not in refused("estimate", "llama3-8b", "--of-nobody", "1")
+
+
 def test_an_option_of_two_values_at_the_end_says_which_it_got(refused, folder):
     assert 'takes 2 values, FORMAT FILE, got "megatron" alone' in refused(
         "estimate", "llama3-8b", "--from", "megatron"

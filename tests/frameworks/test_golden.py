@@ -6,17 +6,27 @@ import hashlib
 import json
 import subprocess
 import tomllib
+from dataclasses import replace
 
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from export_jobs import bundle, golden_jobs, job
 from trainwright.errors import Inexpressible
+from trainwright.formats.hf_config import read_config
 from trainwright.frameworks.launch import Launcher
 from trainwright.plans.capability import TARGETS
 from trainwright.plans.job import ExportBundle
 
 _LONG = 3_000
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "vocab_size": 32000,
+}
 
 
 def shown(found: ExportBundle) -> str:
@@ -105,6 +115,21 @@ def test_what_a_megatron_bundle_asks_for_is_exact() -> None:
     assert not any("rotary" in each or "epsilon" in each for each in known.not_represented)
     flags = known.files["megatron_args.sh"]
     assert "--rotary-base 500000\n" in flags and "--norm-epsilon 1e-05\n" in flags
+    named = {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}
+    stated = read_config(LLAMA | {"rope_theta": 8e5, "rms_norm_eps": 1e-6}, name="own").config
+    scaled = read_config(LLAMA | {"rope_theta": 8e5} | named, name="own").config
+    assert stated == scaled
+    plain = replace(job("llama2-7b", data=8, global_batch=8), model=stated, model_name="own")
+    own = bundle(plain, "megatron")
+    assert not any(flag in "\n".join(own.asked_of_user) for flag in ("--rotary", "--norm-eps"))
+    assert "--rotary-base 800000\n" in own.files["megatron_args.sh"]
+    assert "--norm-epsilon 1e-06\n" in own.files["megatron_args.sh"]
+    own = bundle(replace(plain, model=scaled), "megatron")
+    asked = "\n".join(own.asked_of_user)
+    assert "--rotary-base" not in asked
+    assert "--use-rope-scaling" in asked and "(yarn)" in asked
+    assert "--norm-epsilon" in asked
+    assert any("scaling of rotary positions (yarn)" in each for each in own.not_represented)
     learned = bundle(job("gpt2", data=8, global_batch=8), "megatron")
     assert "--rotary-base" not in "\n".join(learned.asked_of_user)
     assert "NullTokenizer --vocab-size 50256" in "\n".join(learned.asked_of_user)

@@ -253,6 +253,13 @@ class ShellCommand(click.Command):
             value = given[-1] if given and given[-1] != error.option_name else ""
             problem = f"takes {option.nargs} values, {option.metavar}, got {_got(value)}"
             raise click.BadParameter(f"{problem}{_with_format(value)}", ctx, option) from None
+        except click.NoSuchOption as error:
+            flag = error.option_name.removeprefix("--")
+            takers = [n for n in COMMANDS if flag in {row.flag for row in rows_of_command(n)}]
+            if not takers:
+                raise
+            problem = f"No such option '--{flag}' here; it is one of {', '.join(takers)}."
+            raise click.NoSuchOption(error.option_name, problem, ctx=ctx) from None
 
     def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         """Arguments with what they mean, then the options of each group."""

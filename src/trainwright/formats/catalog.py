@@ -90,18 +90,25 @@ def changed_model(name: str, changes: Mapping[str, Any]) -> ModelDescription:
         own = config.get(key)
         is_table = isinstance(own, dict) and isinstance(value, dict)
         config[key] = {**own, **value} if is_table else value
-    return read_config(config, name=name, source=document["source"])
+    found = read_config(config, name=name, source=document["source"])
+    # Constants of a built-in model are known by its name: what documents carry of it has none.
+    plain = replace(found.config, rotary_base=None, rotary_scaling=None, norm_epsilon=None)
+    return replace(found, config=plain)
 
 
 def constants_of(name: str, config: TransformerConfig) -> Mapping[str, float]:
-    """The base of rotary positions and the epsilon of norms, where a built-in file has them.
+    """The base of rotary positions and the epsilon of norms, where the model's file has them.
 
-    Empty, too, where `config` is not the built-in model of that name, whatever of it trains.
+    The file is that which was read, else that of the built-in model of the name, where `config` is
+    that model, whatever of it trains.
     """
+    stated = {"rope_theta": config.rotary_base, "rms_norm_eps": config.norm_epsilon}
+    if own := {key: value for key, value in stated.items() if value is not None}:
+        return own
     if name not in model_names() or replace(config, tuning=TRAIN_ALL) != model(name).config:
         return {}
-    stated = _read("trainwright.model", name)["config"]
-    return {key: float(stated[key]) for key in ("rope_theta", "rms_norm_eps") if key in stated}
+    file = _read("trainwright.model", name)["config"]
+    return {key: float(file[key]) for key in stated if key in file}
 
 
 @cache

@@ -238,7 +238,7 @@ def read_config(document: object, *, name: str, source: str | None = None) -> Mo
     return ModelDescription(
         name=name,
         model_type=family,
-        config=config,
+        config=replace(config, **_constants(document)),
         defaults=tuple(keys.all_defaults.items()),
         ignored=ignored,
         misspelt=tuple((key, known) for key, known in keys.misspelt.items() if key in ignored),
@@ -259,6 +259,34 @@ def _positions(document: Mapping[str, Any]) -> int | None:
     factor = scaling.get("factor") if isinstance(scaling, Mapping) else None
     is_factor = isinstance(factor, (int, float)) and 1 <= factor < _MOST_STRETCHED
     return int(found[0] * (factor if is_factor else 1)) if found and found[0] > 0 else None
+
+
+_EPSILONS: Final = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps")
+_LARGEST_BASE: Final = 1e12
+
+
+def _constants(document: Mapping[str, Any]) -> dict[str, Any]:
+    """What a file says of rotary positions and of norms that changes no cost, where it is plain.
+
+    A base for each kind of layer is left out, as is what is no number.
+    """
+    inside = document.get("text_config")
+    text = inside if isinstance(inside, Mapping) else document
+    stated = text.get("rope_parameters") or text.get("rope_scaling")
+    rotary = stated if isinstance(stated, Mapping) else {}
+    numbers: dict[str, Any] = {
+        "rotary_base": text.get("rope_theta", rotary.get("rope_theta")),
+        "norm_epsilon": next((text[k] for k in _EPSILONS if text.get(k) is not None), None),
+    }
+    found: dict[str, Any] = {}
+    for name, value in numbers.items():
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if is_number and 0 < value < _LARGEST_BASE:
+            found[name] = float(value)
+    kind = rotary.get("rope_type", rotary.get("type"))
+    if kind != "default" and (kind is not None or "factor" in rotary):
+        found["rotary_scaling"] = str(kind or "linear")
+    return found
 
 
 def _transformer(

@@ -597,6 +597,10 @@ _ROTARY: Final = (
     "--rotary-base of the model's configuration (rope_theta; Megatron takes 10000, Llama 3 has "
     "500000), and --use-rope-scaling with --rope-scaling-factor where it scales positions"
 )
+_SCALING: Final = (
+    "--use-rope-scaling with --rope-scaling-factor, or what else stands for it: the model's file "
+    "scales rotary positions"
+)
 _EPSILON: Final = "--norm-epsilon of the model's configuration (Megatron takes 1e-05)"
 _BALANCE: Final = (
     "what keeps the loads of experts even: --moe-aux-loss-coeff (Megatron takes 0, which balances "
@@ -630,6 +634,8 @@ def _unsaid_constants(job: Job) -> Iterator[str]:
     known = constants_of(job.model_name, job.model)
     if job.model.rotary and "rope_theta" not in known:
         yield "base and scaling of rotary positions: Megatron's defaults unless you add them"
+    elif job.model.rotary and (kind := job.model.rotary_scaling) is not None:
+        yield f"scaling of rotary positions ({kind}): none unless you add it"
     if "rms_norm_eps" not in known:
         yield "epsilon of norms: Megatron's default unless you add it"
     if job.model.experts is not None:
@@ -640,6 +646,8 @@ def _asked(job: Job) -> Iterator[str]:
     known = constants_of(job.model_name, job.model)
     if job.model.rotary and "rope_theta" not in known:
         yield _ROTARY
+    elif job.model.rotary and (kind := job.model.rotary_scaling) is not None:
+        yield f"{_SCALING} ({kind})"
     if "rms_norm_eps" not in known:
         yield _EPSILON
     if job.model.experts is not None:

@@ -442,6 +442,9 @@ class TransformerConfig:
     Behind its halves a block may add what a word of `layer_input_words` gives it in `layer_inputs`
     features of its own (`model.ends`); `layer_scale` is a learned factor per feature of what either
     half adds.
+
+    What a file says of `rotary_base`, `rotary_scaling` (a name) and `norm_epsilon` changes what is
+    learned and no cost: models that differ in these alone are equal.
     """
 
     family: str
@@ -510,6 +513,9 @@ class TransformerConfig:
     layer_inputs: int = field(default=0, metadata={RARE: True})
     layer_input_words: int = field(default=0, metadata={RARE: True})
     layer_scale: bool = field(default=False, metadata={RARE: True})
+    rotary_base: float | None = field(default=None, compare=False, metadata={RARE: True})
+    rotary_scaling: str | None = field(default=None, compare=False, metadata={RARE: True})
+    norm_epsilon: float | None = field(default=None, compare=False, metadata={RARE: True})
     tuning: Tuning = TRAIN_ALL
 
     def __post_init__(self) -> None:
