@@ -196,7 +196,7 @@ def test_tied_embeddings_are_shared_parameters() -> None:
         ),
         (
             {"sequence_length": 4095, "tensor_parallel": (2,), "sequence_parallel": True},
-            "sequence_length: must be a multiple of tensor_parallel",
+            "sequence_length: must be a multiple of tp",
         ),
     ],
 )

@@ -748,7 +748,7 @@ class TransformerConfig:
         both = t * run.trading_heads
         if run.trading_heads > 1 and self.num_heads % both:
             who = "ulysses " if run.trading_heads < run.context_parallel else ""
-            wanted = f"{who}x tensor_parallel must divide the {self.num_heads} heads"
+            wanted = f"{who}x tp must divide the {self.num_heads} heads"
             yield Fault("context_parallel", f"{wanted} for all_to_all, got {both}")
         if self.experts is None:
             if e > 1:

@@ -434,5 +434,5 @@ def _head_faults(what: str, count: int, run: RunShape) -> Iterator[Fault]:
         problem = f"must be 1 with a {run.context_exchange} exchange: of {what} each token needs "
         yield Fault("context_parallel", f"{problem}the state of the last (all_to_all can), got {c}")
     elif count % (t * c):
-        problem = f"x tensor_parallel must divide the {count} {what}, got {t * c}"
+        problem = f"x tp must divide the {count} {what}, got {t * c}"
         yield Fault("context_parallel", problem)

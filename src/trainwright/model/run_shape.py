@@ -265,10 +265,10 @@ class RunShape:
     def _parts_in_words(self) -> str:
         shards, context = self.sequence_shards, self.context_parallel
         if context == 1:
-            return f"tensor_parallel ({shards}) with sequence_parallel"
+            return f"tp ({shards}) with sequence parallelism"
         if shards == 1:
-            return f"context_parallel ({context})"
-        return f"context_parallel x tensor_parallel ({context * shards}) with sequence_parallel"
+            return f"cp ({context})"
+        return f"cp x tp ({context * shards}) with sequence parallelism"
 
     @property
     def trading_heads(self) -> int:
