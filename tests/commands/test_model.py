@@ -73,8 +73,13 @@ def test_the_words_of_an_encoder_are_no_patches() -> None:
 def test_a_degree_that_is_refused_says_why() -> None:
     found = trainwright.describe_model(LLAMA, sequence=64).document
     assert found.limits[0] == (
-        "tensor parallel: --tp may be 1, 2, 4; it must divide the 4 heads, as 8 does not"
+        "tensor parallel: --tp may be 1, 2, 4; it must divide the 4 heads, "
+        "must divide ffn_size (512)"
     )
+    narrow = trainwright.describe_model("llama3.2-3b", sequence=64).document.limits[0]
+    rules = ("the 24 heads", "the 8 key-value heads or be a multiple", "ffn_size (8192)")
+    assert all(f"must divide {rule}" in narrow for rule in rules)  # 3 and 6 break the last alone
+    assert "may be 1, 2, 4, 8;" in narrow
 
 
 def test_a_model_has_the_type_of_its_file_not_that_of_its_text() -> None:

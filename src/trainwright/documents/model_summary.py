@@ -148,10 +148,11 @@ def _limits(config: TransformerConfig) -> Iterator[str]:
     """What sizes forbid, in the order of the axes."""
     degrees = config.tensor_degrees(range(1, _DEGREES + 1))
     line = f"tensor parallel: --tp may be {', '.join(map(str, degrees))}"
-    larger = RunShape(microbatch_size=1, sequence_length=1, tensor_parallel=2 * degrees[-1])
-    reasons = [fault.problem.partition(", got")[0] for fault in config.faults_at(larger)]
-    rule = f"; it {reasons[0]}, as {larger.tensor_parallel} does not" if reasons else ""
-    yield line + rule
+    shape = RunShape(microbatch_size=1, sequence_length=1)
+    others = (replace(shape, tensor_parallel=t) for t in range(1, _DEGREES + 1) if t not in degrees)
+    faults = (fault for other in others for fault in config.faults_at(other))
+    rules = dict.fromkeys(fault.problem.partition(", got")[0] for fault in faults)
+    yield line + (f"; it {', '.join(rules)}" if rules else "")
     if config.experts is None:
         yield "expert parallel: none, there are no experts"
     else:
