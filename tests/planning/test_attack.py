@@ -53,6 +53,11 @@ def test_no_run_that_a_framework_launches_beats_what_is_proved_of_it(seed, quest
     assert found.finds == []
 
 
+def test_one_replica_in_a_pipeline_runs_the_stage_of_zero_that_was_asked_for():
+    """It shards nothing; asked for ZeRO 2, Megatron once had only plans without a pipeline."""
+    assert attack(3010001, questions=1, first=11, tries=250, about="frameworks").finds == []
+
+
 @pytest.mark.parametrize("draw", ["78-13", pytest.param("81-18", marks=pytest.mark.slow)])
 def test_ranks_of_unlike_pools_may_have_unlike_numbers_of_ways_to_run_a_block(draw, tmp_path):
     found = planned(drawn_pools(random.Random(draw), tmp_path, 0, 16))

@@ -240,6 +240,19 @@ def test_what_is_kept_of_degrees_is_what_each_of_them_is_told(model):
         assert kept.at(point, zero).tolist() == alone, degrees
 
 
+@pytest.mark.parametrize("zero_stages", [(2,), (2, 3), (3,)])
+def test_beside_a_pipeline_one_replica_has_any_stage_of_zero(zero_stages):
+    spaces = runnable_spaces(Allowed(framework="megatron", zero_stages=zero_stages))
+    alone, piped = (
+        [s for s in spaces if (s.pipeline == Span.only(1)) is is_alone]
+        for is_alone in (True, False)
+    )
+    assert {space.zero_stages for space in alone} == {zero_stages}
+    assert {(space.data, space.context) for space in piped} == {(Span.only(1), Span.only(1))}
+    narrow = Allowed(framework="megatron", zero_stages=zero_stages, data=Span.only(2))
+    assert all(space.pipeline == Span.only(1) for space in runnable_spaces(narrow))
+
+
 def test_zero_ends_where_a_framework_says_and_only_beside_a_pipeline():
     spaces = runnable_spaces(Allowed(framework="megatron", recompute=(Recompute.NONE,)))
     assert [(space.pipeline, space.zero_stages) for space in spaces] == [

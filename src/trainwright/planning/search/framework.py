@@ -770,7 +770,10 @@ def _demands(family: str, degrees: Parallelism) -> Demands:
 
 
 def _by_depth(allowed: Allowed, own: Capability) -> Iterator[Allowed]:
-    """Without and with a pipeline, where ZeRO differs between them."""
+    """Without and with a pipeline, where ZeRO differs between them.
+
+    One replica shards nothing, so it runs whatever stage is asked for.
+    """
     alone, piped = (
         tuple(z for z in allowed.zero_stages if z in own.zero_stages(p)) for p in (1, 2)
     )
@@ -791,6 +794,15 @@ def _by_depth(allowed: Allowed, own: Capability) -> Iterator[Allowed]:
     deep = replace(pipeline, least=max(2, pipeline.least)) if pipeline.most != 1 else None
     if piped and deep is not None:
         yield replace(allowed, zero_stages=piped, pipeline=deep)
+    elif deep is not None:
+        yield from _of_one_replica(replace(allowed, pipeline=deep))
+
+
+def _of_one_replica(allowed: Allowed) -> Iterator[Allowed]:
+    """That part of the space, if there is one; experts that have replicas are found later."""
+    if 1 in allowed.data and 1 in allowed.context:
+        own = allowed.zero_stages[:1]
+        yield replace(allowed, zero_stages=own, data=_ONE, context=_ONE)
 
 
 def _by_recompute(
@@ -834,9 +846,13 @@ def _by_backward(allowed: Allowed, own: Capability) -> Iterator[Allowed]:
     whole = tuple(f for f in families if f not in split)
     if whole:
         yield replace(allowed, schedules=whole)
-    if modes and zero and not (allowed.recomputes_first and modes != allowed.recompute):
+    if modes and not (allowed.recomputes_first and modes != allowed.recompute):
         deep = replace(allowed.pipeline, least=max(2, allowed.pipeline.least))
-        yield replace(allowed, schedules=split, recompute=modes, zero_stages=zero, pipeline=deep)
+        beside = replace(allowed, schedules=split, recompute=modes, pipeline=deep)
+        if zero:
+            yield replace(beside, zero_stages=zero)
+        else:
+            yield from _of_one_replica(beside)
 
 
 def _has(mode: Recompute, own: Capability, modules: tuple[str, ...] | None) -> bool:
