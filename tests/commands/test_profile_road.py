@@ -258,7 +258,7 @@ def test_a_plan_is_the_same_job_by_both_roads_once_the_model_is_named(roads, opt
     config, profile, cluster = roads
     asked = {"cluster": cluster, "global_batch": 16, "micro_batch": 1, "zero": 1, "top": 0}
     asked |= {"recompute": "none,full", **options}
-    told = plan(config, sequence=1024, cp=1, calibration="none", **asked)
+    told = plan(config, sequence=1024, cp=1, calibration="none", framework="any", **asked)
     known, described = plan(profile, **asked), resolve_model(config)
     assert job_of(known.document, described) == job_of(told.document)
     stated = {"cluster": cluster, "global_batch": 16, "micro_batch": 1, "zero": 1, **options}

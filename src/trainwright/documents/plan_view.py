@@ -45,7 +45,7 @@ from trainwright.options.question import ModelCall
 from trainwright.plans.capability import TARGETS, capability_of
 from trainwright.plans.capability_table import Feature
 from trainwright.plans.configuration import NO_OVERHEADS, MemoryOverheads, Overlap
-from trainwright.plans.plan import Parallelism
+from trainwright.plans.plan import Parallelism, SpanRecord
 from trainwright.plans.prediction import RankRecord, StageMemory, StagePrediction
 from trainwright.plans.status import OPTIMAL_TOLERANCE, Status, relative_gap
 from trainwright.profile import Profile
@@ -354,11 +354,14 @@ def _unless_named(document: ModelPlanResult) -> str:
         ]
     if _copies_open(document):
         beside.append("other numbers of state copies")
+    if _experts_open(document):
+        beside.append("experts cut over some of a tensor group (--etp)")
     return f"; nothing is claimed of {', '.join(beside)} unless named" if beside else ""
 
 
 _MUCH: Final = 0.05  # of a step
 _LEAST_COPIED: Final = 4  # devices that make two groups of several replicas
+_LEAST_CUT: Final = 4  # devices of a tensor group, of which two may share an expert
 
 
 def _copies_open(document: ModelPlanResult) -> bool:
@@ -370,6 +373,23 @@ def _copies_open(document: ModelPlanResult) -> bool:
         and devices >= _LEAST_COPIED
         and (not stages or max(stages) > 0)
         and (space.framework is None or capability_of(space.framework).can(Feature.HYBRID_SHARD))
+    )
+
+
+def _experts_open(document: ModelPlanResult) -> bool:
+    """Whether experts could be cut over some of the devices that share the rest of a layer.
+
+    Unless that is asked for they are whole, or cut like the rest.
+    """
+    space, own = document.request.space, document.parallelism
+    if own is None or own.expert_tensor is None or space.expert_tensor not in (None, SpanRecord()):
+        return False
+    most = document.request.num_devices or document.devices_used or 0
+    if space.tensor is not None and space.tensor.most is not None:
+        most = min(most, space.tensor.most)
+    framework = space.framework
+    return most >= _LEAST_CUT and (
+        framework is None or capability_of(framework).can(Feature.EXPERT_TENSOR)
     )
 
 
@@ -389,10 +409,27 @@ def _proved(document: ModelPlanResult) -> str:
     return f"{gap} on all plans; no plan with one stage per rank is faster"
 
 
+def _as_it_fits(document: ModelPlanResult) -> str:
+    """What the request says of how the run is made smaller, which other plans may do otherwise."""
+    recipe = document.request.recipe
+    if recipe is None:
+        return ""
+    made = (
+        recipe.loss_chunk and f"the loss over {recipe.loss_chunk} tokens at a time",
+        recipe.mlp_tile and f"feed-forward parts over {recipe.mlp_tile} tokens at a time",
+        recipe.offload and f"{recipe.offload.in_words} on the host",
+    )
+    said = " and ".join(each for each in made if each)
+    return f" with {said}" if said else ""
+
+
 def proved_space(document: ModelPlanResult) -> str:
-    """What the bound is on: every plan that the request admits, or the layouts over pools."""
+    """What the bound is on: every plan that the request admits, or the layouts over pools.
+
+    Where nothing fits as asked the request is what is planned in its place, which is told with it.
+    """
     if not document.groups:
-        return "plan that the request admits"
+        return f"plan that the request admits{_as_it_fits(document)}"
     framework = document.request.space.framework
     launched = f" that {framework} launches (replicas alike on all pools)" if framework else ""
     return f"plan of the space{launched}"

@@ -286,7 +286,8 @@ def gaps_of(job: Job, target: str) -> tuple[Gap, ...]:
 
 def _gaps_of(job: Job, demands: Demands, target: str) -> tuple[Gap, ...]:
     if capability_of(target).splits_itself and job.parallelism is not None:
-        demands = replace(demands, uneven_stages=not splits_alike(job, target), ends_apart=False)
+        is_uneven = not splits_alike(job, target)
+        demands = replace(demands, uneven_stages=is_uneven, ends_apart=False, head_apart=False)
     return unsupported(demands, target)
 
 

@@ -63,8 +63,9 @@ class Demands:
     `shape` is that of the orders of `schedule`. `recompute_modules` are what `MODULES` repeats,
     "mlp_activation" where it is that of a dense block and "expert_activation" else.
     `several_kinds`: nodes differ in devices. `ends_apart`: embedding or head make a stage
-    without blocks. `has_experts` and `num_mtp_layers` are the model's, as are the
-    `groups_per_token` of its experts, 0 without a limit; tokens that cross the network once for
+    without blocks, `head_apart`: the loss is on another stage than the head. `has_experts` and
+    `num_mtp_layers` are the model's, as are the `groups_per_token` of its experts, 0 without a
+    limit; tokens that cross the network once for
     each node have `dispatches_once`, those in a format of their own `narrow_dispatch`;
     `has_capacity` drops those over one. Activations on the host are as many as `layers_on_host` of
     `num_layers` blocks keep, where `unlike_blocks` keep other amounts. `precision` is the number
@@ -78,6 +79,7 @@ class Demands:
     unequal_chunks: bool = False
     uneven_stages: bool = False
     ends_apart: bool = False
+    head_apart: bool = False
     degrees_per_stage: bool = False
     several_kinds: bool = False
     recompute: RecomputeForm = RecomputeForm.NONE
@@ -505,6 +507,8 @@ def _demanded_stages(demands: Demands) -> Iterator[tuple[Feature, str, str]]:
         yield Feature.UNEVEN_STAGES, "stages", "stages that differ in blocks"
     if demands.ends_apart:
         yield Feature.ENDS_APART, "stages", "a stage without blocks"
+    if demands.head_apart:
+        yield Feature.HEAD_APART, "stages", "head and loss on different stages"
     if demands.unequal_chunks:
         yield Feature.UNEQUAL_CHUNKS, "stages", "ranks that differ in stages"
     if demands.parallelism.virtual_stages > 1:

@@ -36,6 +36,8 @@ class Feature(StrEnum):
     SPLIT_RECOMPUTE = "recompute beside a split backward"
     SPLIT_ZERO_3 = "ZeRO 3 beside a split backward"
     ENDS_APART = "embedding or head on a stage of their own"
+    HEAD_APART = "loss on another stage than the head"
+    NORM_APART = "final norm on another stage than the head"
     MTP = "multi-token prediction layers"
     RECOMPUTE_ALL = "recompute all blocks, or none"
     RECOMPUTE_FIRST = "recompute the first k blocks of every stage"
@@ -192,6 +194,21 @@ _ROWS: Final[dict[Feature, tuple[str, ...]]] = {
     ),
     Feature.ENDS_APART: (
         *("yes E or L alone in the layout",) * 3,
+        *(_FQNS,) * 2,
+        _STAGES,
+        "code bounds set by a subclass of PipelineModule",
+        _NO_PP,
+        "no splits the layers itself",
+    ),
+    Feature.HEAD_APART: (
+        *("no computes the loss where the head is",) * 5,
+        _STAGES,
+        "code bounds set by a subclass of PipelineModule",
+        _NO_PP,
+        "no splits the layers itself",
+    ),
+    Feature.NORM_APART: (
+        *("no runs it before the head",) * 3,
         *(_FQNS,) * 2,
         _STAGES,
         "code bounds set by a subclass of PipelineModule",

@@ -338,6 +338,7 @@ class Job:
             unequal_chunks=len(counts) > 1,
             uneven_stages=len(set(self.blocks_per_stage)) > 1,
             ends_apart=any(stage.is_end_alone for stage in self.stages),
+            head_apart=self.splits_head,
             recompute=self.recompute_form,
             recompute_modules=self._modules_by_block,
             axis_order=self._axis_order,

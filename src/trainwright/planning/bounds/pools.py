@@ -326,8 +326,12 @@ class MixedShelf:
         key = (self.first[pool], point, part, pace)
         if key not in self.cut:
             profile = self.part(pool, point, part, pace)
-            self.cut[key] = StageKinds.of(profile, self.question.settings.overlap)
+            self.cut[key] = self._cut_up(profile)
         return self.cut[key]
+
+    def _cut_up(self, profile: Profile) -> StageKinds:
+        overlap = self.question.settings.overlap
+        return StageKinds.of(profile, overlap, together=layouts.together(self.question.allowed))
 
     def hosted(self, pool: int, point: Point, pace: tuple[int, ...] = ()) -> StageKinds:
         """The kinds of stages whose layers wait for copies that no pass hides."""
@@ -336,7 +340,7 @@ class MixedShelf:
             host = self.cluster.pools[pool].accelerator.host
             assert host is not None, "a schedule that copies names devices with hosts"
             profile = waiting_for_host(self.paced(pool, point, pace), host.link_bytes_per_s)
-            self.waiting[key] = StageKinds.of(profile, self.question.settings.overlap)
+            self.waiting[key] = self._cut_up(profile)
         return self.waiting[key]
 
     def work(self, pool: int, point: Point, part: Part = WHOLE) -> PointWork:

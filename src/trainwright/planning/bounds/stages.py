@@ -8,7 +8,7 @@ stage needs the largest: a level offers all options up to its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from itertools import combinations_with_replacement, pairwise
@@ -373,6 +373,7 @@ class StageKinds:
     heaviest layer. At a level a stage needs `level_bytes` [levels] for transients; `levels_of` [K]
     are those that may be best. `overlap` says what exchanges of replicas hide under. Where stages
     recompute their `first` blocks, each with a block runs one as the longer of two ways, or more.
+    Chains are not cut behind layer `whole_from`, if that is told.
     """
 
     profile: Profile
@@ -390,6 +391,7 @@ class StageKinds:
     levels_of: tuple[tuple[int, ...], ...]
     overlap: Overlap = DEFAULT_OVERLAP
     first: FirstBlock | None = None
+    whole_from: int | None = None
     times: LayerTimes | None = None
     busiest_s: Floats | None = None
     pairs: StagePairs | None = None
@@ -412,10 +414,12 @@ class StageKinds:
         overlap: Overlap = DEFAULT_OVERLAP,
         *,
         repeats_first: bool = False,
+        together: Collection[str] = (),
     ) -> StageKinds:
         """The kinds of `profile`, whose layers form a chain.
 
-        If it `repeats_first`, every stage recomputes one block, where it has any, or more.
+        If it `repeats_first`, every stage recomputes one block, where it has any, or more. The last
+        layers that are `together` are in one stage.
         """
         costs = profile.costs
         assert costs.phases is not None, "an estimate has phases"
@@ -453,6 +457,7 @@ class StageKinds:
             levels_of=levels_of,
             overlap=overlap,
             first=again,
+            whole_from=_begin_of(profile, together) if together else None,
         )
 
     @property
@@ -553,6 +558,12 @@ class StagePairs(NamedTuple):
 
 
 _GENEROUS: Final = 1.25  # times the limit of what is asked for
+
+
+def _begin_of(profile: Profile, together: Collection[str]) -> int:
+    """The first of the last layers that are of these."""
+    layers = profile.structure.layers
+    return max((at + 1 for at, own in enumerate(layers) if own.name not in together), default=0)
 
 
 @lru_cache(maxsize=64)

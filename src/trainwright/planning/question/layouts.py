@@ -17,8 +17,10 @@ import numpy as np
 
 from trainwright.cluster import Cluster, NetworkLevel
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
+from trainwright.model import LayerKind
 from trainwright.planning.question.question import ANY, Allowed, ModelQuestion, Point, Span
-from trainwright.plans.capability import Demands, gaps_of_degrees
+from trainwright.plans.capability import Demands, capability_of, gaps_of_degrees
+from trainwright.plans.capability_table import Feature
 from trainwright.plans.job import training_demands
 from trainwright.plans.plan import (
     DATA_INSIDE,
@@ -610,6 +612,15 @@ class RunnableDegrees:
 def _degrees_of(target: str, demands: Demands) -> RunnableDegrees:
     """One for all parts of a space: what runs beside what differs in none of them."""
     return RunnableDegrees(target, demands)
+
+
+def together(allowed: Allowed) -> frozenset[LayerKind]:
+    """Kinds of layers behind the blocks that the framework, if one is named, runs in one stage."""
+    if allowed.framework is None or (own := capability_of(allowed.framework)).splits_itself:
+        return frozenset()
+    head = {LayerKind.LM_HEAD, LayerKind.LOSS} if not own.can(Feature.HEAD_APART) else set()
+    norm = {LayerKind.FINAL_NORM} if head and not own.can(Feature.NORM_APART) else set()
+    return frozenset(head | norm)
 
 
 def is_replicated(point: Point, layouts: Layouts) -> Flags:

@@ -655,7 +655,8 @@ def context_degrees(
 def expert_points(model: Trained, point: Point, allowed: Allowed) -> Iterator[Point]:
     """The ways to deal the experts out: degrees that divide them, cut like the rest or not at all.
 
-    A cut that the user fixes is taken, too. A model without experts has one way.
+    Of a range that is named all degrees are taken that divide the tensor degree, and one that is
+    fixed. A model without experts has one way.
     """
     experts = model.experts
     if experts is None:
@@ -663,7 +664,8 @@ def expert_points(model: Trained, point: Point, allowed: Allowed) -> Iterator[Po
             yield point
         return
     fixed = allowed.expert_tensor
-    cuts = {1, point.tensor} | ({fixed.least} if fixed.least == fixed.most else set())
+    cuts = {1, point.tensor} if fixed == ANY else {*divisors(point.tensor)}
+    cuts |= {fixed.least} if fixed.least == fixed.most else set()
     for expert in filter(allowed.expert.__contains__, divisors(experts.num_experts)):
         for cut in sorted(c for c in cuts if c in fixed and experts.ffn_size % c == 0):
             yield replace(point, expert=expert, expert_tensor=cut)

@@ -50,6 +50,7 @@ from trainwright.planning.question.layouts import (
     schedules_of,
     schedules_to_bound,
     slices_at,
+    together,
 )
 from trainwright.planning.question.question import (
     Aim,
@@ -172,9 +173,13 @@ class Shelf:
         return self.cut[point, without]
 
     def _cut_up(self, profile: Profile) -> StageKinds:
-        question = self.question
-        first = question.allowed.recomputes_first
-        return StageKinds.of(profile, question.settings.overlap, repeats_first=first)
+        allowed, overlap = self.question.allowed, self.question.settings.overlap
+        return StageKinds.of(
+            profile,
+            overlap,
+            repeats_first=allowed.recomputes_first,
+            together=together(allowed),
+        )
 
     def chain(self, point: Point, *, without: bool) -> ChainWork:
         """What a chain of these kinds of stages takes."""

@@ -46,6 +46,7 @@ from trainwright.planning.splits.types import (
     in_first_blocks,
     options_of,
     with_fewer_first_blocks,
+    with_whole_head,
 )
 from trainwright.planning.splits.vee_cuts import (
     SplitTries,
@@ -605,6 +606,8 @@ def _plan(
     question: ModelQuestion, candidate: Candidate, profile: Profile, stages: Iterable[Stage]
 ) -> Plan:
     room, stages = None, tuple(stages)
+    if layouts.together(question.allowed):  # in V, whose cuts are free
+        stages = with_whole_head(stages, profile)
     if question.allowed.recomputes_first:
         stages = in_first_blocks(stages, profile)
     if candidate.schedule in layouts.KEEPS_TO_ROOM:

@@ -627,6 +627,9 @@ def stages_within(kinds: Sequence[StageKinds], limit_s: float) -> Flags | None:
         first = slice(earliest[rank], latest[rank] + 1)
         after = slice(earliest[rank + 1], latest[rank + 1] + 1)
         can_be[first, after] |= within[first, after]
+    if (whole_from := kinds[0].whole_from) is not None:
+        inside = slice(whole_from + 1, size)
+        can_be[inside] = can_be[:, inside] = False
     return can_be & (kinds[0].kind_of >= 0)
 
 

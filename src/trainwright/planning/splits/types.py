@@ -69,6 +69,26 @@ def options_of(layers: Sequence[Layer], chosen: Sequence[int], profile: Profile)
     return tuple(options)
 
 
+def with_whole_head(stages: tuple[Stage, ...], profile: Profile) -> tuple[Stage, ...]:
+    """The same, but a head that ends a stage goes to the loss behind it.
+
+    A stage that is left without layers has the last one of the stage before it, if there is one.
+    """
+    heads = {each.id for each in profile.structure.layers if each.name == LayerKind.LM_HEAD}
+    apart = [at for at, own in enumerate(stages[:-1]) if own.layers[-1] in heads]
+    if not apart or all(len(own.layers) == 1 for own in stages[: apart[0] + 1]):
+        return stages
+    held = [[*zip(own.layers, own.options, strict=True)] for own in stages]
+    for at in range(apart[0], -1, -1):
+        held[at + 1].insert(0, held[at].pop())
+        if held[at]:
+            break
+    return tuple(
+        replace(own, layers=tuple(each[0] for each in now), options=tuple(each[1] for each in now))
+        for own, now in zip(stages, held, strict=True)
+    )
+
+
 def in_first_blocks(stages: Sequence[Stage], profile: Profile) -> tuple[Stage, ...]:
     """The first blocks of each stage recompute, as many in each as in any, or all layers that can.
 
