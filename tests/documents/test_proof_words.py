@@ -7,6 +7,7 @@ from dataclasses import replace
 import reported
 from trainwright.documents import plan_view
 from trainwright.documents.plan_view import proof
+from trainwright.model.recipe import Offload, Recipe
 from trainwright.plans.plan import SpanRecord
 from trainwright.plans.status import Status
 
@@ -41,6 +42,26 @@ def test_a_proof_says_that_it_is_not_about_copies_of_state_nobody_named():
     few = replace(free, request=replace(free.request, num_devices=2))
     assert proof(few) == WORDS  # too few devices for two groups of several replicas
     assert proof(planned("deepspeed", ("1f1b",), state_copies=None)) == WORDS  # runs no copies
+
+
+def test_a_proof_says_that_it_is_not_about_experts_cut_in_between_unless_that_is_asked():
+    beside = "nothing is claimed of experts cut over some of a tensor group (--etp) unless named"
+    found = planned("megatron", None, tensor=None)
+    mixture = replace(found, parallelism=replace(found.parallelism, expert_tensor=1))
+    wide = replace(mixture, request=replace(mixture.request, num_devices=16))
+    assert proof(wide) == f"{WORDS}; {beside}"
+    for space in ({"tensor": SpanRecord(most=2)}, {"expert_tensor": SpanRecord(most=8)}):
+        narrow = replace(wide.request.space, **space)
+        assert proof(replace(wide, request=replace(wide.request, space=narrow))) == WORDS
+    assert proof(found) == WORDS  # has no experts
+
+
+def test_a_proof_says_with_what_a_run_is_made_smaller():
+    found = planned("megatron", None)
+    recipe = Recipe(loss_chunk=1024, offload=Offload(optimizer=1.0))
+    said = "the loss over 1024 tokens at a time and optimizer on the host"
+    moved = replace(found, request=replace(found.request, recipe=recipe))
+    assert proof(moved) == f"no plan that the request admits with {said} is faster, proved"
 
 
 def says(document):

@@ -122,6 +122,17 @@ def test_context_degrees_halve_each_part_of_a_causal_sequence():
     assert degrees("bert-large", 12) == (1, 2, 3, 4, 6, 12)
 
 
+def test_experts_are_cut_like_the_rest_or_not_at_all_unless_a_range_is_named():
+    def cuts(**named):
+        points = expert_points(MIXTURE, Point(microbatch_size=1, tensor=8), Allowed(**named))
+        return {point.expert_tensor for point in points}
+
+    assert cuts() == {1, 8}
+    assert cuts(expert_tensor=Span(least=1, most=8)) == {1, 2, 4, 8}
+    assert cuts(expert_tensor=Span(least=2, most=4)) == {2, 4}
+    assert cuts(expert_tensor=Span.only(4)) == {4}
+
+
 def test_a_model_without_experts_has_one_way_to_deal_them_out():
     model, point = catalog.model("llama3-8b").config, Point(microbatch_size=1, tensor=2)
     assert list(expert_points(model, point, EVERYTHING)) == [point]
