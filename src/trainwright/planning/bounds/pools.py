@@ -61,12 +61,7 @@ from trainwright.scheduling.families import ALIASES, family_named
 from trainwright.step import zero
 from trainwright.step.figures import num_groups
 from trainwright.step.pipeline import slices_of
-from trainwright.step.pools import (
-    AT_THEIR_PACE,
-    at_one_pace,
-    mixed_replicas,
-    processes_per_node,
-)
+from trainwright.step.pools import AT_THEIR_PACE, at_one_pace, mixed_replicas, processes_per_node
 from trainwright.step.stages import (
     StageWork,
     head_passes_s,
@@ -325,13 +320,12 @@ class MixedShelf:
         pace = () if not pace or self.are_alike(pace) else pace
         key = (self.first[pool], point, part, pace)
         if key not in self.cut:
-            profile = self.part(pool, point, part, pace)
-            self.cut[key] = self._cut_up(profile)
+            self.cut[key] = self._cut_up(self.part(pool, point, part, pace))
         return self.cut[key]
 
     def _cut_up(self, profile: Profile) -> StageKinds:
-        overlap = self.question.settings.overlap
-        return StageKinds.of(profile, overlap, together=layouts.together(self.question.allowed))
+        kinds = layouts.together(self.question.allowed)
+        return StageKinds.of(profile, self.question.settings.overlap, together=kinds)
 
     def hosted(self, pool: int, point: Point, pace: tuple[int, ...] = ()) -> StageKinds:
         """The kinds of stages whose layers wait for copies that no pass hides."""

@@ -630,7 +630,8 @@ def stages_within(kinds: Sequence[StageKinds], limit_s: float) -> Flags | None:
     if (whole_from := kinds[0].whole_from) is not None:
         inside = slice(whole_from + 1, size)
         can_be[inside] = can_be[:, inside] = False
-    return can_be & (kinds[0].kind_of >= 0)
+    can_be &= kinds[0].kind_of >= 0
+    return can_be if can_be.any() else None
 
 
 def _least_times_s(kinds: StageKinds) -> Floats:
