@@ -424,6 +424,21 @@ def test_layers_in_some_modes_are_those_of_more(modes):
     assert beside.profile(point) == alone.profile(point)
 
 
+def test_frameworks_that_cut_layers_in_other_ways_share_these_but_no_stages():
+    """Behind Megatron, whose stages each repeat a block, a plan for pytorch once did so, too."""
+    modes = (Recompute.NONE, Recompute.FULL)
+    narrow = {**NARROW, "recompute": modes, "pipeline": Span.only(4), "memory_gib": 28}
+    shelves = Shelves()
+    plan_runnable(asked("megatron", **narrow), Budget(), shelves=shelves)
+    beside = plan_runnable(asked("pytorch", **narrow), Budget(), shelves=shelves)
+    alone = plan_runnable(asked("pytorch", **narrow), Budget())
+    assert beside.lower_bound_s == alone.lower_bound_s
+    assert beside.priced[0].step == alone.priced[0].step
+    first, second = (each for each in shelves._known if each.question.allowed.recompute == modes)
+    assert first.made is second.made
+    assert first.alike is not second.alike
+
+
 @pytest.mark.slow
 def test_a_brief_search_finds_the_same_behind_what_others_have_priced():
     shelves, room = Shelves(), asked("megatron", memory_gib=30, **NARROW)

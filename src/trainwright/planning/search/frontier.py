@@ -23,6 +23,7 @@ import numpy as np
 from trainwright.cluster import Cluster
 from trainwright.execution import Budget
 from trainwright.execution.best_first import BestFirst
+from trainwright.model import LayerKind
 from trainwright.planning.bounds.layers import (
     LeastLayers,
     PointWork,
@@ -116,6 +117,10 @@ class Shelf:
         """An empty one."""
         return cls(question, question.estimator())
 
+    def uncut(self, question: ModelQuestion) -> Shelf:
+        """The same layers for a question that cuts them in another way."""
+        return replace(self, question=question, chains={}, hosted={}, cut={}, in_parts={}, alike={})
+
     @property
     def bounded(self) -> tuple[Schedule, ...]:
         """Schedules beside those of one chunk per rank on which something has to be proved."""
@@ -173,13 +178,9 @@ class Shelf:
         return self.cut[point, without]
 
     def _cut_up(self, profile: Profile) -> StageKinds:
-        allowed, overlap = self.question.allowed, self.question.settings.overlap
-        return StageKinds.of(
-            profile,
-            overlap,
-            repeats_first=allowed.recomputes_first,
-            together=together(allowed),
-        )
+        first, joined = _how_cut(self.question)
+        overlap = self.question.settings.overlap
+        return StageKinds.of(profile, overlap, repeats_first=first, together=joined)
 
     def chain(self, point: Point, *, without: bool) -> ChainWork:
         """What a chain of these kinds of stages takes."""
@@ -234,7 +235,10 @@ class Shelf:
 
 @dataclass(slots=True)
 class Shelves:
-    """Shelves of questions that differ in what a plan may use: layers cost the same in all."""
+    """Shelves of questions that differ in what a plan may use: layers cost the same in all.
+
+    Stages that are made of them need not: these are shared where layers are cut alike.
+    """
 
     _known: list[Shelf] = field(default_factory=list)
 
@@ -242,16 +246,25 @@ class Shelves:
         """The question's own, with all that others have made."""
         layers, modes = _layers_of(question), question.allowed.recompute
         wider: Shelf | None = None
+        alike: Shelf | None = None
         for known in self._known:
             if _layers_of(known.question) != layers:
                 continue
             others = known.question.allowed.recompute
             if others == modes:
-                return replace(known, question=question)
+                if _how_cut(known.question) == _how_cut(question):
+                    return replace(known, question=question)
+                alike = alike or known
             if {*others} > {*modes} and not isinstance(question.model, MeasuredModel):
                 wider = wider or known
-        self._known.append(replace(Shelf.of(question), wider=wider))
+        own = Shelf.of(question) if alike is None else alike.uncut(question)
+        self._known.append(replace(own, wider=wider))
         return self._known[-1]
+
+
+def _how_cut(question: ModelQuestion) -> tuple[bool, frozenset[LayerKind]]:
+    """What of a question decides the kinds of stages beside their layers (`StageKinds.of`)."""
+    return question.allowed.recomputes_first, together(question.allowed)
 
 
 def _layers_of(question: ModelQuestion) -> ModelQuestion:
