@@ -513,3 +513,14 @@ def test_float32_shards_of_frozen_weights_are_fsdps_alone(stage: int) -> None:
         tw.estimate("qwen3-8b", software="trl with deepspeed", weight_bits=32, **asked)
     with pytest.raises(InvalidInput, match="2 or 3"):
         tw.estimate("qwen3-8b", software="trl", weight_bits=32, **asked | {"zero": 1})
+
+
+@pytest.mark.parametrize("degrees", [{"tp": 2, "pp": 2}, {"tp": 1, "pp": 4}, {"tp": 4, "pp": 1}])
+@pytest.mark.parametrize("software", ["pytorch", "torchtitan", "megatron", "deepspeed", "trl"])
+def test_zero_of_one_replica_spares_nothing(software: str, degrees: dict[str, int]) -> None:
+    """What a framework launches then has no ZeRO: a search needs to look at no more than that."""
+    asked = {"cluster": "dgx-h100", "devices": 4, "global_batch": 8, "sequence": 1024, "dp": 1}
+    asked |= {"software": software, "recompute": "selective", **degrees}
+    plain, *sharded = (tw.estimate("gpt2", zero=zero, **asked).document for zero in range(4))
+    assert all(each.device_bytes >= plain.device_bytes for each in sharded)
+    assert all(each.step_time_s == plain.step_time_s for each in sharded)

@@ -76,7 +76,7 @@ def case_of(job: Job) -> dict[str, Any]:
     """What the program needs to know; raises `UnsupportedFeature` with everything it cannot run."""
     if wrong := tuple(_unsupported(job)):
         raise UnsupportedFeature(f"the dry run does not run {'; '.join(wrong)}")
-    model, degrees, experts = job.model, job.degrees, job.model.experts
+    model, degrees, experts = job.model, job.degrees.as_launched, job.model.experts
     shards = sharing_replicas(degrees)
     form, recipe = job.recompute_form, job.recipe
     recompute = {RecomputeForm.NONE: "none", RecomputeForm.MODULES: "selective"}.get(form, "full")

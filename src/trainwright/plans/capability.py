@@ -113,11 +113,7 @@ class Demands:
     @property
     def zero_stage(self) -> int:
         """That of the plan, or 0 where there is nothing to shard over."""
-        degrees = self.parallelism
-        replicas = degrees.data * degrees.context
-        if self.has_experts:  # which tensor parallelism may repeat, where they are not cut by it
-            replicas = max(replicas, degrees.expert_data)
-        return degrees.zero_stage if replicas > 1 else 0
+        return self.parallelism.as_launched.zero_stage
 
 
 # What each training framework can express, as data: planner, exporters and docs read one table

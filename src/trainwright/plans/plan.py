@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature, refuse, too_low
@@ -118,6 +118,12 @@ class Parallelism:
         """Replicas of each expert; degrees that do not divide evenly are a fault of legality."""
         replicas = self.tensor * self.context * self.data // (self.expert * self.expert_shards)
         return max(1, replicas)
+
+    @property
+    def as_launched(self) -> Parallelism:
+        """Without ZeRO where nothing holds a part twice: frameworks then shard nothing."""
+        held = max(self.data * self.context, self.expert_data)
+        return self if held > 1 else replace(self, zero_stage=0)
 
 
 # ----------------------------------------------------------------------------------------------

@@ -337,9 +337,9 @@ def _cast_bytes(
     run: Configuration, held: StageMemory, account: FrameworkMemory, numbers: Precision
 ) -> float:
     """Shards of weights in 16 bit that the step's account has and the framework has not."""
-    is_cast = account.casts_shards and run.parallelism.zero_stage == SHARDS_WEIGHTS
+    is_sharded = run.parallelism.as_launched.zero_stage == SHARDS_WEIGHTS
     has_copy = numbers.weight_bytes < _WORKED and run.recipe.main_weight_dtype in (None, "fp32")
-    if not (is_cast and has_copy):
+    if not (account.casts_shards and is_sharded and has_copy):
         return 0.0
     own = held.optimizer_bytes / numbers.optimizer_bytes if numbers.optimizer_bytes else 0.0
     return min(numbers.weight_bytes * own, held.weight_bytes)
@@ -351,7 +351,7 @@ def _wide_frozen_bytes(run: Configuration, held: StageMemory, numbers: Precision
     FSDP casts a shard as it gathers it, so that nothing else grows. accelerate makes float32 of
     weights that train alone (`fsdp2_prepare_model`): frozen ones stay as they were loaded.
     """
-    degrees, wide = run.parallelism, WIDE_BITS / 8
+    degrees, wide = run.parallelism.as_launched, WIDE_BITS / 8
     whole = degrees.zero_stage < SHARDS_WEIGHTS  # in a step; between steps all are shards
     ranks = degrees.data * degrees.context // degrees.state_copies if whole else 1
     trained = held.optimizer_bytes / numbers.optimizer_bytes if numbers.optimizer_bytes else 0.0
@@ -640,7 +640,7 @@ def _update_bytes(
     if degrees.data * degrees.context == 1 or degrees.zero_stage >= account.buckets_from:
         bucket = 0.0
     update = account.update_bytes if degrees.zero_stage else account.plain_update_bytes
-    if degrees.zero_stage == SHARDS_WEIGHTS:
+    if degrees.as_launched.zero_stage == SHARDS_WEIGHTS:
         own = min(own, account.update_parameters or own)
     if run.recipe.update_in_backward:  # tensor by tensor
         own = 0.0

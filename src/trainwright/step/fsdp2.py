@@ -34,7 +34,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Final
 
@@ -832,6 +832,7 @@ def peaks_under(
     model: TransformerConfig, run: Configuration, schedule: Schedule
 ) -> tuple[TensorPeak, ...]:
     """The same in the orders of a `schedule` with as many ranks and stages."""
+    run = replace(run, parallelism=run.parallelism.as_launched)
     stages = _stages(model, run)
     peaks = []
     for rank in range(schedule.num_ranks):
