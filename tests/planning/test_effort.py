@@ -37,6 +37,23 @@ def test_a_bound_that_effort_does_not_raise_is_named():
     assert "no sharper bound is known of v-half on 4 ranks" in found.left_open
 
 
+def test_a_chain_with_a_cut_head_has_no_bound_that_effort_raises():
+    found, more = (planned(effort, schedule="vocab-1", cp=1, tp=1) for effort in (None, 4))
+    assert "no sharper bound is known of vocab-1 on 4 ranks" in found.left_open
+    assert found.left_open == more.left_open
+    assert found.lower_bound_s == more.lower_bound_s < found.step_time_s
+
+
+@pytest.mark.parametrize("model", ["gpt2", "gpt2-xl"])
+def test_a_chain_whose_splits_were_too_many_may_be_proved_by_more_effort(model):
+    """Of the smaller the search ended before it came to look at any."""
+    job = {**SMALL, "devices": 4 if model == "gpt2" else 8}
+    job |= {"schedule": "1f1b", "cp": 1, "tp": 1, "dp": 1}
+    little, usual = (trainwright.plan(model, **job, effort=effort) for effort in (0.01, None))
+    assert little.document.left_open.startswith("the effort ended first; --effort 0.04 may win")
+    assert usual.document.status is Status.OPTIMAL
+
+
 @pytest.mark.slow
 def test_a_search_that_its_effort_ended_names_the_option_that_buys_more(tmp_path):
     job = {"cluster": "dgx-h100", "devices": 16, "global_batch": 128, "sequence": 8192, "top": 0}

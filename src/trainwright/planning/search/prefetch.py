@@ -87,6 +87,12 @@ class SplitAsk:
         return replace(found, bound_s=self.limit_s if found.bound_s >= limit_s else bound_s)
 
 
+def has_further_splits(question: ModelQuestion, candidate: Candidate) -> bool:
+    """Whether some can be looked through beside those of the family's own search."""
+    others = {*layouts.IN_V, *layouts.CUTS_HEAD, *layouts.ON_HOST}
+    return candidate.schedule not in others and not splits_itself(question.allowed)
+
+
 def finish_candidate(
     shelf: Shelf,
     candidate: Candidate,
@@ -100,9 +106,7 @@ def finish_candidate(
     Of loops with too many splits the nearly even ones are looked through if that will do.
     """
     question = shelf.question
-    if candidate.schedule in {*layouts.IN_V, *layouts.CUTS_HEAD, *layouts.ON_HOST} or splits_itself(
-        question.allowed
-    ):
+    if not has_further_splits(question, candidate):
         return None
     profile = shelf.profile(candidate.point)
 

@@ -42,6 +42,7 @@ from trainwright.planning.search.prefetch import (
     Foresight,
     SplitAnswers,
     finish_candidate,
+    has_further_splits,
 )
 from trainwright.planning.splits.chain import Split
 from trainwright.planning.splits.loop import (
@@ -110,8 +111,9 @@ class ModelSearch:
     `splits` holds candidates, each with its best split, `bounds` those that were priced;
     `undecided` are candidates whose best split fits by the bound, but
     no plan did; `in_v` are those in V whose splits were looked for, with their coarse bounds.
-    `looked_through` holds bounds of candidates all of whose splits were looked at; of those in
-    `uneven` the splits of their bounds were priced.
+    `looked_through` holds bounds of candidates all of whose splits were looked at, or as many as
+    the effort sufficed for where they are `cut_short`; of those in `uneven` the splits of their
+    bounds were priced.
     Bounds, `best_s` among them, are on what the aim makes least: seconds of a step, unless it is
     another. `best_s` is at first what a plan of another search has, `is_led` where there is one.
     With more than `num_told` plans, only those near the best are kept.
@@ -132,6 +134,7 @@ class ModelSearch:
     undecided: set[Candidate] = field(default_factory=set)
     in_v: dict[Candidate, float] = field(default_factory=dict)
     looked_through: dict[Candidate, float] = field(default_factory=dict)
+    cut_short: set[Candidate] = field(default_factory=set)
     uneven: set[Candidate] = field(default_factory=set)
     _searched: int = 0
     _in_chunks: int = 0
@@ -170,6 +173,20 @@ class ModelSearch:
         left_s = self.frontier.least_among_s(layouts.CHAIN)
         priced_s = [bound_s for bound_s, one in self.bounds if one.schedule in layouts.CHAIN]
         return min(self.best_s, left_s, *priced_s, *waiting_s)
+
+    def held_at(self, bound_s: float) -> Candidate | None:
+        """A priced one of one stage per rank with this bound, if no effort raises it further."""
+        held = (one for key, one in self.bounds if key == bound_s)
+        held = (one for one in held if one.schedule in layouts.CHAIN and self.is_settled(one))
+        return min(held, key=str, default=None)
+
+    def is_settled(self, candidate: Candidate) -> bool:
+        """Whether no effort raises its bound; programs of loops are limited by effort, too."""
+        if candidate.schedule in layouts.LOOPED:
+            return False
+        if has_further_splits(self.shelf.question, candidate):
+            return candidate in self.looked_through and candidate not in self.cut_short
+        return True
 
     def in_turn(self, *, below: float = -math.inf, splits: float = math.inf) -> Iterator[PlanAsk]:
         """What to price here, until no candidate left can be better than the best plan.
@@ -462,10 +479,18 @@ def _finished(search: ModelSearch, candidate: Candidate, effort: Effort) -> floa
     """The bound of a candidate whose further splits were looked through."""
     limit_s = search.step_to_beat_s(candidate)
     found = finish_candidate(search.shelf, candidate, effort, limit_s=limit_s)
+    _note_effort(search, candidate, effort)
     if found is None:
         return -math.inf
     _replace_by(search, candidate, found)
     return search.key(found.bound_s, candidate)
+
+
+def _note_effort(search: ModelSearch, candidate: Candidate, effort: Effort) -> None:
+    """Whether more of it would have looked further at the candidate."""
+    if effort.was_short or effort.is_spent:
+        search.cut_short.add(candidate)
+    effort.was_short = False
 
 
 def _replace_by(search: ModelSearch, candidate: Candidate, finished: Finished[Priced]) -> None:
@@ -665,8 +690,7 @@ def prove(search: ModelSearch, *, least_s: float, below: float) -> Proof:
             if not sharper > key and _priced_uneven(search, candidate):
                 continue  # a better plan, of which less is left to prove
             if not sharper > key:
-                # Of others the programs and the splits that are looked through are limited.
-                loosest = candidate if candidate.schedule in layouts.IN_V else None
+                loosest = candidate if search.is_settled(candidate) else None
                 break
             continue
         limit_s = search.step_to_beat_s(candidate)
@@ -753,6 +777,7 @@ def _looked_through(search: ModelSearch, candidate: Candidate, effort: Effort) -
         return -math.inf
     limit_s = search.step_to_beat_s(candidate)
     found = finish_candidate(search.shelf, candidate, effort, limit_s=limit_s, even_at_least=False)
+    _note_effort(search, candidate, effort)
     bound = -math.inf
     if found is not None:
         plan = found.found
@@ -881,6 +906,8 @@ class PartSearch:
         search.best_s = min(search.best_s, best_s)
         chain_s = search.chain_bound_s
         proof = prove(search, least_s=self.least_s, below=min(chain_s, enough_s))
+        if proof.loosest is None:
+            proof = proof._replace(loosest=search.held_at(proof.bound_s))
         free = not search.shelf.question.allowed.schedules
         one_stage = free and bool(search.frontier.families.intersection(layouts.CHAIN))
         one_stage_s = chain_s if one_stage else None

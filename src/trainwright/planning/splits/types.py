@@ -280,9 +280,10 @@ BRIEF: Final = Patience(efforts=(0,), gaps=(0.01,), most=300)
 
 @dataclass(slots=True)
 class Effort:
-    """What is left of it, in simulated actions."""
+    """What is left of it, in simulated actions, and whether that was once too little to look."""
 
     left: int = _MOST
+    was_short: bool = False
 
     @classmethod
     def usual(cls, times: float = 1.0) -> Effort:
@@ -296,14 +297,18 @@ class Effort:
 
     def suffices(self, splits: int, actions: int) -> bool:
         """Whether so many splits of so many actions can be simulated."""
-        return splits * (_SIMULATION + actions) <= self.left
+        is_enough = splits * (_SIMULATION + actions) <= self.left
+        self.was_short |= not is_enough
+        return is_enough
 
     def beginnings(self, num_ranks: int, longest: int) -> int:
         """How many cuts of a chain may be kept at once, each with so many stages to go on with.
 
         To enumerate them takes half of the effort at most.
         """
-        return min(_BEGINNINGS, _PER_ACTION * max(0, self.left) // (num_ranks**2 * longest))
+        affordable = _PER_ACTION * max(0, self.left) // (num_ranks**2 * longest)
+        self.was_short |= affordable < _BEGINNINGS
+        return min(_BEGINNINGS, affordable)
 
     def spend_on_cuts(self, num_ranks: int, num_bounds: int) -> None:
         """Cuts of a chain enumerated, so many ranks added up."""
