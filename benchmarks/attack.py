@@ -20,8 +20,8 @@ pool, beside each other, or in one pool alone, as the planner says that it consi
 
     python benchmarks/attack.py --seed 1 --questions 0 --pools 20
 
-`--frameworks N` names a framework in as many questions: a configuration counts if that framework's
-files can be written for it.
+`--frameworks N` asks as many questions of what a framework runs, one that is named or the one that
+the answer names: a configuration counts if that framework's files can be written for it.
 
     python benchmarks/attack.py --seed 1 --questions 0 --frameworks 20
 
@@ -69,7 +69,10 @@ SHAPES = EVEN + ODD  # devices of a node, nodes
 BELOW = 1 - 1e-9  # a bound that rounds
 NEIGHBOURS = 24  # of a configuration that are looked at
 STARTS = 20  # at most, for each try
-FRAMEWORKS = ("megatron", "megatron", "primus", "torchtitan", "pytorch", "deepspeed", "accelerate")
+UNNAMED = ""
+NAMED = ("megatron", "megatron", "primus", "torchtitan", "pytorch", "deepspeed", "accelerate")
+FRAMEWORKS = (*NAMED, UNNAMED, UNNAMED, UNNAMED)
+USED_UNNAMED = ("megatron", "automodel", "trl", "torchtitan@0.3", "pytorch")  # by its documents
 KEPT_GIB = 1.5  # beside the model
 USUAL = ("1f1b", "1f1b", "interleaved")  # what most frameworks run
 
@@ -141,6 +144,8 @@ def attack(
             except (trainwright.InvalidInput, trainwright.UnsupportedFeature):
                 continue  # the request leaves nothing to choose
             report.questions += 1
+            if question.framework == UNNAMED:
+                question = replace(question, framework=launcher(plan, rng))
             where = f"seed {seed}, question {number} of {about}: {question.framework}, "
             where += f"{question.request} {question.only}"
             found = climb(question, rng, tries=tries, seconds=seconds).run()
@@ -178,8 +183,18 @@ def planned(question: Question) -> Any:
     if "micro_batch" in only:
         values = question.only["micro_batch"]
         only["micro_batch"] = f"{values[0]}..{values[-1]}"
-    asked = {"framework": question.framework, **question.request, **only}
+    asked = {**question.request, **only}
+    if question.framework != UNNAMED:
+        asked["framework"] = question.framework
     return trainwright.plan(question.model, **asked).document
+
+
+def launcher(plan: Any, rng: random.Random) -> str:
+    """Whose plan it is; where nothing fits, one of those that were asked."""
+    if plan.step_time_s is None:
+        return rng.choice(USED_UNNAMED)
+    found: str | None = plan.request.space.framework
+    return found or "any"
 
 
 def drawn(rng: random.Random, folder: Path, number: int, most_devices: int) -> Question:
@@ -293,16 +308,18 @@ def drawn_by_name(rng: random.Random, folder: Path, number: int, most_devices: i
     while "images" in drawn_as.request:  # most runs of such are refused
         drawn_as = drawn(rng, folder, number, most_devices)
     framework = rng.choice(FRAMEWORKS)
-    request = drawn_as.request | {"software": framework}
+    request = drawn_as.request | ({"software": framework} if framework != UNNAMED else {})
     request["memory"] = f"{_between(rng, drawn_as, request):.2f}GiB"
     only = {name: own for name, own in drawn_as.only.items() if name == "zero"}
     if rng.random() < 1 / 2:
         only["tp"] = (1,)
     if rng.random() < 1 / 3:
         only["pp"] = (rng.choice([p for p in (1, 2, 4) if drawn_as.devices % p == 0]),)
-    only |= {"cp": (1,), "state_copies": (1,)}
-    if drawn_as.num_experts:
-        only["ep"] = (1,)
+    only["state_copies"] = (1,)
+    if rng.random() < 2 / 3:
+        only["cp"] = (1,)
+        if drawn_as.num_experts:
+            only["ep"] = (1,)
     return replace(drawn_as, request=request, only=only, framework=framework)
 
 
