@@ -842,12 +842,12 @@ def how_left_open(call: ModelCall, outcome: Outcome[Any], budget: Budget) -> str
         limit = format_seconds(budget.time_limit_s or 0.0)
         return f"the time limit of {limit} ended the search; a longer --time-limit may prove more"
     if call.per_stage_degrees or outcome.lower_bound_one_order_s is not None:
-        return "no sharper bound is known of this space; more effort may win but does not raise it"
+        return f"no sharper bound is known of this space; {_FINDS_ALONE}"
     if (one := outcome.loosest) is not None:
         ranks = "1 rank" if one.pipeline == 1 else f"{one.pipeline} ranks"
         return (
             f"no sharper bound is known of {one.schedule} on {ranks}, "
-            f"microbatch {one.microbatch_size}; more effort may win but does not raise it"
+            f"microbatch {one.microbatch_size}; {_FINDS_ALONE}"
         )
     gap = relative_gap(outcome.priced[0].step.step_time_s, outcome.lower_bound_s)
     more = f"--effort {_MORE_EFFORT * call.question.effort:g}"
@@ -855,3 +855,4 @@ def how_left_open(call: ModelCall, outcome: Outcome[Any], budget: Budget) -> str
 
 
 _MORE_EFFORT: Final = 4  # times as much is advised
+_FINDS_ALONE: Final = "more effort may find a faster plan, but raises no bound"
