@@ -85,7 +85,11 @@ def refused(run, folder):
             "planner: must be one of exact, equal, or a plug-in of trainwright.partitioners, got",
         ),
         ("--nodes", "0", 'nodes: must be a whole number >= 1, got "0"'),
-        ("--no-such-option", "1", "No such option"),
+        (
+            "--no-such-option",
+            "1",
+            "--no-such-option: is no option of plan; trainwright plan --help",
+        ),
         ("--devices", "8..16", "devices: several numbers and objectives need a --cluster"),
         ("--objective", "luck", "devices: must be given for an objective, as --devices 64..4096"),
         ("--tokens", "1e9", "tokens: must be given with several --devices or an --objective"),
@@ -182,11 +186,11 @@ def test_a_missing_argument_or_command_is_named(run):
         done = run(*arguments)
         assert (done.code, done.out) == (2, "")
         assert done.err.startswith("Usage: trainwright")
-    assert run("plan").err.endswith("Missing argument 'MODEL'.\n")
-    for command, missing in (("fit", "gpu"), ("export", "to")):
+    assert "model: must be given, got none; give trainwright plan MODEL: a pro" in run("plan").err
+    for command, missing, form in (("fit", "gpu", "NAME"), ("export", "to", "TARGET[@VERSION]")):
         done = run(command, "small.json")
         assert done.code == 2
-        assert done.err.endswith(f"Missing option '--{missing}'.\n")
+        assert f"{missing}: must be given, got none; give --{missing} {form}: " in done.err
     assert run("estimate", "small.json").err == (
         "error: plan: must be given for a profile, as --plan FILE\n"
     )
@@ -198,8 +202,20 @@ def test_a_missing_argument_or_command_is_named(run):
         (("plan", "small.json", "--devices", "0"), "devices", None),
         (("plan", "small.json", "--memory", "80"), "memory", 'did you mean "80GiB"?'),
         (("plan", "small.json", "-o", "small.json"), "output", "choose another path"),
-        (("plan", "small.json", "--frob", "1"), "--frob", None),
-        (("plan",), "model", None),
+        (
+            ("plan", "small.json", "--frob", "1"),
+            "--frob",
+            "trainwright plan --help lists those it has",
+        ),
+        (
+            ("plan",),
+            "model",
+            "give trainwright plan MODEL: a profile (JSON), a config.json or its folder, or the "
+            "name of a catalog model",
+        ),
+        (("plan", "small.json", "dgx-h100"), "arguments", "did you mean --cluster dgx-h100?"),
+        (("schedule", "1f1b"), "arguments", "did you mean --family 1f1b?"),
+        (("plna", "small.json"), "command", "did you mean plan?"),
         (
             ("explain", "small.json"),
             "kind",
@@ -579,7 +595,7 @@ class TestDocuments:
 def test_an_option_of_two_values_says_which_other_stands_in_the_place_of_one(refused, folder):
     (folder / "job.yaml").write_text("base_model: a\n")
     message = refused("estimate", "job.yaml", "--from", "axolotl", "--cluster", "dgx-h100")
-    assert "'--from': takes 2 values, FORMAT FILE, and --cluster stands in the place" in message
+    assert "from: takes 2 values, FORMAT FILE, and --cluster stands in the place" in message
 
 
 @pytest.mark.parametrize("behind", [("--cluster", "dgx-h100"), ()])
@@ -589,14 +605,59 @@ def test_a_job_without_its_format_is_told_with_the_one_that_its_content_has(
     (folder / "job.sh").write_text("torchrun pretrain_gpt.py --num-layers 2 --hidden-size 64\n")
     for command in (("estimate", "llama3-8b"), ("improve",)):
         message = refused(*command, "--from", "job.sh", *behind)
-        assert "'--from': takes 2 values, FORMAT FILE" in message
+        assert "from: takes 2 values, FORMAT FILE" in message
         assert "did you mean --from megatron job.sh?" in message
 
 
 def test_an_option_of_another_command_is_told_with_who_takes_it(refused):
     message = refused("estimate", "llama3-8b", "--framework", "megatron")
-    assert "No such option '--framework' here; it is one of plan, improve" in message
-    assert "it is one of" not in refused("estimate", "llama3-8b", "--of-nobody", "1")
+    assert "--framework: is no option of estimate, but of plan, improve; did you mean" in message
+    assert "but of" not in refused("estimate", "llama3-8b", "--of-nobody", "1")
+
+
+MISREAD = {
+    "schedule 1f1b": 'arguments: schedule takes none, got "1f1b"; did you mean --family 1f1b?',
+    "plan llama3-8b dgx-h100": 'got "dgx-h100" beside it; did you mean --cluster dgx-h100?',
+    "plan llama3-8b mine.toml": "did you mean --cluster mine.toml or --config mine.toml?",
+    "estimate llama3-8b megatron": "did you mean --from megatron FILE?",
+    "diff a b c": 'diff takes FIRST and SECOND, got "c" beside them; trainwright diff --help',
+    "serve x y": 'serve takes none, got "x" "y"; trainwright serve --help says what it takes',
+    "plan --clusterr dgx-h100": "--clusterr: is no option of plan; did you mean --cluster dgx-h",
+    "plan -cluster dgx-h100": "-cluster: is no option of plan; did you mean --cluster dgx-h100?",
+    "plan --family=1f1b": "--family: is no option of plan, but of schedule; did you mean --sch",
+    "plan --batch 8": "--batch: is no option of plan; did you mean --global-batch?",
+    "mcp --no-reasons": "--no-reasons: is no option of mcp, but of plan; trainwright mcp --help",
+    "plan -x": "-x: is no option of plan; trainwright plan --help lists those it has",
+    "--cluster x plan": "--cluster: is no option of trainwright, but of plan, estimate, improve",
+    "plan a --cluster": "cluster: must have a value behind it, got none; give --cluster TEXT: a c",
+    "plan a -o": "output: must have a value behind it, got none; give -o PATH: write the doc",
+    "plan --cluster --tp 2": "cluster: takes a value, TEXT, and --tp stands in the place of one",
+    "codesign gpt2 --json=3": 'json: takes no value, got "3"; give --json alone',
+    "diff a": "second: must be given, got none; give trainwright diff FIRST SECOND: another one",
+    "capture": "give trainwright capture COMMAND...: what to run, behind --, such as -- bash",
+    "export a.json": "to: must be given, got none; give --to TARGET[@VERSION]: a framework, as",
+    "--completion ksh": "completion: 'ksh' is not one of 'bash', 'zsh', 'fish'",
+    "plna": 'command: must be one of trainwright, got "plna"; did you mean plan?',
+    "schema": 'got "schema"; it is an option, as in trainwright catalog --schema',
+    "clusters": 'got "clusters"; did you mean trainwright catalog clusters?',
+    "small.json": "name one before the file, as trainwright explain small.json",
+    "llama3-8b": "name one before the model, as trainwright plan llama3-8b",
+    "zb-h1": "did you mean trainwright schedule --family zb-h1?",
+    "topology": 'got "topology"; there are plan, estimate, fit,',
+    "plan a \x1b[31m": r'got "\x1b[31m" beside it',
+}
+
+
+@pytest.mark.parametrize("typed", MISREAD)
+def test_words_that_are_no_command_line_are_told_with_the_rule_and_the_fix(refused, typed):
+    assert MISREAD[typed] in refused(*typed.split())
+
+
+def test_a_number_behind_a_list_is_told_how_lists_are_written(refused):
+    for tp in (("--tp", "2"), ("--tp=2",)):
+        message = refused("profile", "gpt2", *tp, "8")
+        assert 'profile takes MODEL, got "8" beside it; did you mean --tp 2,8?' in message
+    assert "did you mean" not in refused("profile", "gpt2", "--micro-batch", "2", "8")
 
 
 def test_an_option_of_two_values_at_the_end_says_which_it_got(refused, folder):

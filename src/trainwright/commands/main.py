@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
@@ -96,16 +96,11 @@ class _Program(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Name the command that may have been meant."""
-        try:
-            return super().resolve_command(ctx, args)
-        except click.UsageError as error:
-            import difflib
-
-            if near := difflib.get_close_matches(args[0], COMMANDS):
-                meant = f"Did you mean {', '.join(map(repr, near))}?"
-                raise click.UsageError(f"{error.format_message()} {meant}", ctx) from None
-            raise
+        """Refuse what is no command with what may have been meant."""
+        if not args[0].startswith("-") and args[0] not in COMMANDS:
+            problem = f'must be one of trainwright, got "{args[0]}"'
+            raise Misread(Fault("command", f"{problem}; {_instead_of_command(args[0])}"), ctx)
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """All commands with what each is for, in groups, without loading any."""
@@ -173,12 +168,14 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             _print_refusal(error)
         sys.exit(error.exit_code)
     except click.ClickException as error:  # what was given is no command, or not in its words
+        if isinstance(error, click.exceptions.NoArgsIsHelpError):
+            error.show()
+            sys.exit(error.exit_code)
+        refused = misread(error)
         if owed:
-            parameter = getattr(error, "param", None)
-            option = getattr(error, "option_name", getattr(parameter, "name", None))
-            _print_refusal(InvalidInput.of(option or "command", error.format_message()))
-        error.show()
-        sys.exit(error.exit_code)
+            _print_refusal(InvalidInput([refused.fault]))
+        refused.show()
+        sys.exit(refused.exit_code)
     except click.Abort:
         click.echo("Aborted!", file=sys.stderr)
         code = 1
@@ -232,34 +229,20 @@ class ShellCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Leave in the context what was given, read, and load what is called with it."""
-        rest = self._parsed(ctx, args)
+        ctx.meta[_TYPED] = tuple(args)
+        try:
+            rest = super().parse_args(ctx, args)
+        except click.UsageError as error:
+            error.ctx = error.ctx or ctx
+            raise
+        if rest and not ctx.resilient_parsing:
+            raise Misread(_too_many(rest, ctx), ctx)
         if self.name is not None and not ctx.resilient_parsing:  # else words are completed
             given, ctx.params = ctx.params, _values(self.name, ctx.params)
             if self.name in _REPEATED:
                 ctx.meta[COMMAND_LINE] = _command_line(self.name, given)
             self.callback = import_module(f"trainwright.commands.{self.name}").command
         return rest
-
-    def _parsed(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the words; where they end before the values of an option, say what it takes."""
-        given = tuple(args)
-        try:
-            return super().parse_args(ctx, args)
-        except click.BadOptionUsage as error:
-            of_several = (p for p in self.params if error.option_name in p.opts and p.nargs > 1)
-            option = next(of_several, None)
-            if option is None:
-                raise
-            value = given[-1] if given and given[-1] != error.option_name else ""
-            problem = f"takes {option.nargs} values, {option.metavar}, got {_got(value)}"
-            raise click.BadParameter(f"{problem}{_with_format(value)}", ctx, option) from None
-        except click.NoSuchOption as error:
-            flag = error.option_name.removeprefix("--")
-            takers = [n for n in COMMANDS if flag in {row.flag for row in rows_of_command(n)}]
-            if not takers:
-                raise
-            problem = f"No such option '--{flag}' here; it is one of {', '.join(takers)}."
-            raise click.NoSuchOption(error.option_name, problem, ctx=ctx) from None
 
     def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         """Arguments with what they mean, then the options of each group."""
@@ -301,6 +284,7 @@ def shell_command(name: str, summary: str) -> click.Command:
             *map(_option, rows_of_command(name)),
         ],
         help=summary,
+        context_settings={"allow_extra_args": True},  # refused with what they may be meant for
     )
 
 
@@ -319,29 +303,6 @@ def _argument(argument: Argument) -> click.Argument:
     )
 
 
-def _whole_values(_: click.Context, option: click.Parameter, value: Any) -> Any:
-    """The values of an option of several; another option among them is one too few."""
-    given = value if option.multiple else [value] if value else []
-    for each in given or ():
-        if (taken := next((str(v) for v in each if str(v).startswith("--")), None)) is not None:
-            wanted = f"takes {option.nargs} values, {option.metavar}"
-            problem = f"{wanted}, and {taken} stands in the place of one"
-            raise click.BadParameter(f"{problem}{_with_format(str(each[0]))}")
-    return value
-
-
-def _got(value: str) -> str:
-    return f'"{value}" alone' if value else "none"
-
-
-def _with_format(value: str) -> str:
-    """What was meant where a job's file stands alone, its format being told by its content."""
-    from trainwright.frameworks.read_job import job_format
-
-    known = job_format(value) if value else None
-    return "" if known is None else f"; did you mean --from {known} {value}?"
-
-
 def _option(row: Option) -> click.Option:
     reader = row.reader
     flag = f"--{row.flag}/--no-{row.flag}" if reader.both else f"--{row.flag}"
@@ -350,7 +311,7 @@ def _option(row: Option) -> click.Option:
         metavar = row.metavar or reader.metavar
         settings |= {"metavar": metavar, "multiple": reader.repeats}
         settings["nargs"] = len(metavar.split())
-        if settings["nargs"] > 1:
+        if row.flag not in _OF_OTHERS:
             settings["callback"] = _whole_values
         is_file = row.flag in _FILE_TOO or metavar in _FILES
         settings["shell_complete"] = _completions(row.flag, is_file=is_file)
@@ -363,6 +324,214 @@ def _option(row: Option) -> click.Option:
         help=row.help if row.default is None else f"{row.help}  [default: {row.default}]",
         **settings,
     )
+
+
+# What was typed and is not understood: where, the rule with what was given, the fix
+# ---------------------------------------------------------------------------------
+
+_TYPED: Final = "trainwright.typed"  # where a context keeps the words of its command
+_OF_OTHERS: Final = ("argument",)  # options whose values are words of another program
+
+
+class Misread(click.UsageError):
+    """Words that are no command line, as any other fault is said."""
+
+    def __init__(self, fault: Fault, ctx: click.Context | None) -> None:
+        super().__init__(str(fault), ctx)
+        self.fault = fault
+
+    def format_message(self) -> str:
+        """The fault, on one line that a terminal shows as it stands."""
+        from trainwright.documents.view import printable
+
+        return printable(self.message)
+
+
+def misread(error: click.ClickException) -> Misread:
+    """What the parser refuses, in our words."""
+    ctx = error.ctx if isinstance(error, click.UsageError) else None
+    if isinstance(error, Misread):
+        return error
+    if ctx is not None and isinstance(error, click.NoSuchOption):
+        return Misread(_no_option(error.option_name, ctx), ctx)
+    if ctx is not None and isinstance(error, click.BadOptionUsage):
+        return Misread(_without_value(error.option_name, ctx), ctx)
+    param = error.param if isinstance(error, click.BadParameter) else None
+    if ctx is not None and param is not None and isinstance(error, click.MissingParameter):
+        return Misread(_missing(param, ctx), ctx)
+    where = "command" if param is None else _spoken(param)
+    return Misread(Fault(where, error.message), ctx)
+
+
+def _typed(ctx: click.Context) -> list[str]:
+    """The words of a command, values behind = apart."""
+    words: Sequence[str] = ctx.meta.get(_TYPED, ())
+    return [part for word in words for part in word.split("=", word.startswith("--"))]
+
+
+def _behind(flag: str, ctx: click.Context) -> str:
+    """The word that was typed behind another, if any was."""
+    typed = _typed(ctx)
+    at = typed.index(flag) + 1 if flag in typed else len(typed)
+    return typed[at] if at < len(typed) else ""
+
+
+def _no_option(flag: str, ctx: click.Context) -> Fault:
+    """An option that is not the command's: whose it is, which is like it, what takes its value."""
+    typed = _typed(ctx)
+    if not flag.startswith("--"):  # -cluster is read as -c, and so on
+        flag = next((word for word in typed if word.startswith(flag)), flag)
+    name, command = flag.lstrip("-"), ctx.info_name
+    own = [opt.lstrip("-") for each in ctx.command.get_params(ctx) for opt in each.opts]
+    problem = f"is no option of {command}"
+    if name not in own and (takers := _takers_of(name)):
+        problem += f", but of {', '.join(takers)}"
+    behind = _behind(flag, ctx)
+    likely = [name] if name in own else _options_that_name(behind, ctx)
+    if likely:
+        behind = "" if behind.startswith("-") else behind
+        return Fault(flag, f"{problem}{_did_you_mean(likely, behind)}")
+    near = meant(name, own).replace(' "', " --").replace('"', "")
+    return Fault(flag, f"{problem}{near or f'; {ctx.command_path} --help lists those it has'}")
+
+
+def _did_you_mean(flags: Sequence[str], word: str) -> str:
+    """What a refusal ends with: options that take a word."""
+    said = (f"--{flag} {word}{' FILE' * (flag == 'from')}".rstrip() for flag in flags)
+    return f"; did you mean {' or '.join(said)}?"
+
+
+def _takers_of(name: str) -> list[str]:
+    """The commands that have an option of a name."""
+    plain = name.removeprefix("no-")
+    return [each for each in COMMANDS if plain in {row.flag for row in rows_of_command(each)}]
+
+
+def _too_many(rest: Sequence[str], ctx: click.Context) -> Fault:
+    """Words without an option that a command has no place for."""
+    own = [each for each in ctx.command.params if isinstance(each, click.Argument)]
+    takes = " and ".join(each.make_metavar(ctx).strip("[]") for each in own) or "none"
+    got = " ".join(f'"{word}"' for word in rest)
+    beside = "" if not own else " beside it" if len(own) == 1 else " beside them"
+    problem = f"{ctx.info_name} takes {takes}, got {got}{beside}"
+    if likely := _options_that_name(rest[0], ctx):
+        return Fault("arguments", f"{problem}{_did_you_mean(likely, rest[0])}")
+    fix = _with_format(rest[0], ctx) or _joined(rest[0], ctx)
+    return Fault("arguments", problem + (fix or f"; {ctx.command_path} --help says what it takes"))
+
+
+def _joined(word: str, ctx: click.Context) -> str:
+    """The list that was meant where a word stands behind the value of an option of lists."""
+    typed = _typed(ctx)
+    at = typed.index(word)
+    flag, value = typed[at - 2 : at] if at > 1 else ("", "")
+    rows = {f"--{row.flag}": row for row in rows_of_command(str(ctx.info_name))}
+    is_list = flag in rows and "," in rows[flag].reader.metavar
+    return f"; did you mean {flag} {value},{word}?" if is_list else ""
+
+
+def _options_that_name(word: str, ctx: click.Context) -> list[str]:
+    """The options of a command that take a word: by the names that they know, or as a file."""
+    flags = [row.flag for row in rows_of_command(str(ctx.info_name))] if ctx.parent else []
+    if word.endswith(".toml"):
+        return [each for each in flags if each in (*_FILE_TOO, "config")]
+    return [each for each in flags if each in _NAMES and word in _names_for(each)]
+
+
+def _without_value(flag: str, ctx: click.Context) -> Fault:
+    """An option that lacks its value or values, or a switch that has one."""
+    params = ctx.command.get_params(ctx)
+    each = next(each for each in params if flag in (*each.opts, *each.secondary_opts))
+    assert isinstance(each, click.Option)
+    name = _spoken(each)
+    if each.is_flag or each.nargs == 0:
+        value = _behind(flag, ctx)
+        return Fault(name, f'takes no value, got "{value}"; give {flag} alone')
+    if each.nargs > 1:
+        value = _behind(flag, ctx)
+        problem = f"takes {each.nargs} values, {each.metavar}, got "
+        got = f'"{value}" alone' if value else "none"
+        return Fault(name, f"{problem}{got}{_with_format(value, ctx)}")
+    return Fault(name, f"must have a value behind it, got none; give {_asked_for(each, flag)}")
+
+
+def _missing(param: click.Parameter, ctx: click.Context) -> Fault:
+    """An argument or option that a command cannot do without."""
+    if isinstance(param, click.Option):
+        flag = max(param.opts, key=len)
+        return Fault(_spoken(param), f"must be given, got none; give {_asked_for(param, flag)}")
+    own = {each.name: each for each in ARGUMENTS.get(str(ctx.info_name), ())}
+    places = (each for each in ctx.command.params if isinstance(each, click.Argument))
+    whole = " ".join(each.make_metavar(ctx) for each in places)
+    asked = f"{ctx.command_path} {whole}: {_inside(own[str(param.name)].help)}"
+    return Fault(_spoken(param), f"must be given, got none; give {asked}")
+
+
+def _spoken(param: click.Parameter) -> str:
+    """A parameter as other refusals call it."""
+    return str(param.name).replace("_", "-")
+
+
+def _asked_for(option: click.Option, flag: str) -> str:
+    """An option with what stands behind it, and what that is."""
+    said = _inside((option.help or "").partition("  [")[0])
+    return f"{flag} {option.metavar}: {said}"
+
+
+def _inside(sentence: str) -> str:
+    """A sentence of help as the end of another."""
+    first = sentence.partition(" ")[0]
+    begun = sentence if first[1:] != first[1:].lower() else sentence[:1].lower() + sentence[1:]
+    return begun if begun.endswith("...") else begun.removesuffix(".")
+
+
+def _instead_of_command(word: str) -> str:
+    """What was meant by a word that is no command."""
+    from trainwright.commands.catalog import TOPICS
+    from trainwright.formats.atomic_file import exists
+
+    if word in TOPICS:
+        return f"did you mean trainwright catalog {word}?"
+    if Path(word).suffix and exists(Path(word)):
+        return f"name one before the file, as trainwright explain {word}"
+    if near := meant(word, COMMANDS):
+        return near.removeprefix("; ").replace('"', "")
+    if takers := _takers_of(word):
+        return f"it is an option, as in trainwright {takers[0]} --{word}"
+    if word in _names_for("model"):
+        return f"name one before the model, as trainwright plan {word}"
+    if word in _names_for("family"):
+        return f"did you mean trainwright schedule --family {word}?"
+    return f"there are {', '.join(COMMANDS)}"
+
+
+def _whole_values(ctx: click.Context, option: click.Parameter, value: Any) -> Any:
+    """The value or values of an option; another option in their place is one too few."""
+    given = value if option.multiple else [value] if value else []
+    flags = {opt for each in ctx.command.params for opt in each.opts}
+    for each in given or ():
+        words = each if option.nargs > 1 else (each,)
+        taken = next((str(v) for v in words if v in flags or _is_second(v, option)), None)
+        if taken is None:
+            continue
+        wanted = "a value" if option.nargs == 1 else f"{option.nargs} values"
+        problem = f"takes {wanted}, {option.metavar}, and {taken} stands in the place of one"
+        raise Misread(Fault(_spoken(option), f"{problem}{_with_format(str(words[0]), ctx)}"), ctx)
+    return value
+
+
+def _is_second(word: object, option: click.Parameter) -> bool:
+    return option.nargs > 1 and str(word).startswith("--")
+
+
+def _with_format(value: str, ctx: click.Context) -> str:
+    """What was meant where a job's file stands alone, its format being told by its content."""
+    from trainwright.frameworks.read_job import job_format
+
+    if not value or "from" not in {row.flag for row in rows_of_command(str(ctx.info_name))}:
+        return ""
+    known = job_format(value)
+    return "" if known is None else f"; did you mean --from {known} {value}?"
 
 
 # What a shell may offer for a value: names of the catalog, files
@@ -398,15 +567,20 @@ def _completions(
         files = [CompletionItem(typed, type="file")] if is_file else []
         if name not in _NAMES:
             return files
-        module, source = _NAMES[name]
-        known = getattr(import_module(f"trainwright.{module}"), source)
         begun, comma, last = typed.rpartition(",")
-        names = known() if callable(known) else known
         return files + [
-            CompletionItem(begun + comma + one) for one in names if one.startswith(last)
+            CompletionItem(begun + comma + one) for one in _names_for(name) if one.startswith(last)
         ]
 
     return offer
+
+
+def _names_for(name: str) -> Collection[str]:
+    """The names that an option or argument of `_NAMES` knows."""
+    module, source = _NAMES[name]
+    known = getattr(import_module(f"trainwright.{module}"), source)
+    names: Collection[str] = known() if callable(known) else known
+    return names
 
 
 # What was given, by keyword
