@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 
 import jsonschema
+import numpy as np
 import pytest
 
 import reported
@@ -21,12 +22,14 @@ from trainwright.chips import space
 from trainwright.chips.room import read_room
 from trainwright.chips.technology import read_technology
 from trainwright.commands.catalog import catalog
-from trainwright.commands.main import read_config
+from trainwright.commands.codesign import write_estimates, write_graph
+from trainwright.commands.main import COMMANDS, main, read_config
 from trainwright.documents.profile_plan import read_stages
-from trainwright.documents.registry import KINDS, SCHEMAS, part, schema_of
+from trainwright.documents.registry import KINDS, SCHEMAS, WITHOUT_SCHEMA, part, schema_of
 from trainwright.errors import InvalidInput, UnsupportedFeature
+from trainwright.execution import Budget
 from trainwright.formats.catalog import _read, model_entries
-from trainwright.formats.document_json import encode
+from trainwright.formats.document_json import FileJournal, encode
 from trainwright.formats.galvatron_json import read_galvatron
 from trainwright.formats.hf_config import load_adapter
 from trainwright.formats.hf_config import read_config as read_model
@@ -39,6 +42,12 @@ from trainwright.formats.measured_csv import (
 )
 from trainwright.formats.phaze_json import read_phaze
 from trainwright.formats.piper_json import read_piper
+from trainwright.formats.schedule_json import parse_orders
+from trainwright.frameworks.jobs import FORMATS
+from trainwright.frameworks.training_logs import read_log
+from trainwright.options.table import rows_of_command
+from trainwright.options.tool_rows import ARGUMENTS
+from trainwright.plans.capability import TARGETS
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 STATED = {"cluster": "dgx-h100", "global_batch": 32, "sequence": 1024}
@@ -129,7 +138,7 @@ def test_the_clusters_that_are_built_in_follow_the_schema_of_clusters():
 
 
 def test_another_name_is_refused_with_those_that_there_are():
-    with pytest.raises(InvalidInput, match=r"name: must be one of config, .*model-plan"):
+    with pytest.raises(InvalidInput, match=r"schema: must be one of config, .*model-plan"):
         schema_of("plans")
 
 
@@ -378,6 +387,177 @@ def test_a_schema_of_a_foreign_file_refuses_nothing_that_is_read(name, example, 
             READERS[name](value, tmp_path)
     assert validator.is_valid(example)
     assert refused > len(example)
+
+
+# Texts and arrays of others and of our own: every reader's own table is what the schema says
+# ------------------------------------------------------------------------------------------
+
+
+def is_accepted(name, value):
+    return jsonschema.Draft202012Validator(schema_of(name)).is_valid(value)
+
+
+def cells(text):
+    return [line.split(",") for line in text.splitlines()]
+
+
+ORDERS_READ = (
+    "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n",
+    "0F0, 0F1 ,,0I0,0I1,0W0,0W1\n1F0,1B0,,1F1,1B1,,\n",
+    "0F0,(0F1;0B0)OVERLAP_F_B,0B1\n",
+    "0F0,0SEND_F0,0RECV_B0,0B0,0REDUCE_GRAD\n1RECV_F0,1F0,1B0,1SEND_B0,1REDUCE_GRAD\n",
+    "0UNSHARD,0F0,0B0,0RESHARD,0REDUCE_GRAD\n",
+)
+ORDERS_REFUSED = ("0F0zzz,0B0\n", "F0\n", "0F\n", "0X0\n", "(0F0,0B0)\n", "0 F0\n", "0F0;0B0\n")
+
+
+@pytest.mark.parametrize("text", ORDERS_READ)
+def test_what_is_read_of_pytorchs_orders_follows_their_schema(text):
+    parse_orders(text.encode())
+    assert is_accepted("pytorch-csv", cells(text))
+
+
+@pytest.mark.parametrize("text", ORDERS_REFUSED)
+def test_cells_that_are_no_action_are_refused_by_schema_and_reader(text):
+    assert not is_accepted("pytorch-csv", cells(text))
+    with pytest.raises(InvalidInput):
+        parse_orders(text.encode())
+
+
+LOGS = (
+    "iteration 7 | elapsed time per iteration (ms): 1,234.5 | x",
+    "elapsed time per iteration (s): 1.25",
+    "step: 10  loss: 3.1  memory: 42.96GiB(45.2%)  tps: 5,762  mfu: 20%",
+    "epoch=0/micro_step=5, SamplesPerSec=61.2, MemAllocated=1GB",
+    "samples/sec: 61.2 |",
+)
+
+
+@pytest.mark.parametrize("text", LOGS)
+def test_a_log_that_times_a_step_follows_the_schema_of_logs(text):
+    assert read_log(text).num_steps == 1
+    assert is_accepted("training-log", text)
+    silent = text.replace("elapsed", "passed").replace("amples", "eries").replace("tps", "fps")
+    assert not is_accepted("training-log", silent)
+    with pytest.raises(InvalidInput):
+        read_log(silent)
+
+
+def test_a_journal_follows_its_schema_line_by_line(tmp_path):
+    path = tmp_path / "journal"
+    FileJournal(path, about="a").append("batch", {"any": [1]})
+    lines = path.read_text().splitlines()
+    assert all(is_accepted("journal", json.loads(line)) for line in lines)
+    for wrong in ({"key": "batch"}, {"value": 1}, [], "x", {"kind": "plan", "about": "a"}):
+        path.write_text("\n".join([lines[0], json.dumps(wrong), ""]))
+        assert not is_accepted("journal", wrong)
+        with pytest.raises(InvalidInput, match="must be a journal"):
+            FileJournal(path, about="a")
+
+
+def test_the_archive_between_two_stages_follows_its_schema(tmp_path):
+    few = {f"ranges.{axis}": each for axis, each in (("width", [64]), ("depth", [64]))}
+    write_graph(tmp_path, ["bert-base"], devices=2, budget=Budget(), figures=few)
+    write_estimates(tmp_path, budget=Budget())
+    with np.load(tmp_path / "estimates.npz") as archive:
+        found = {name: archive[name].tolist() for name in archive.files}
+    assert len(found) > 1
+    assert is_accepted("codesign-estimates", found)
+    without = {name: value for name, value in found.items() if name != "about"}
+    assert not is_accepted("codesign-estimates", without)
+    assert not is_accepted("codesign-estimates", found | {"0_0": [[1.0]]})
+    assert not is_accepted("codesign-estimates", found | {"0_0_9": [[[1.0]]]})
+
+
+# Every file that an option or argument takes or makes has a schema or a reason
+# ------------------------------------------------------------------------------
+
+DOCUMENT = "model-plan"  # stands for all kinds
+MODEL = ("config", "adapter-config", "profile", "piper-profile", "placement-problem", DOCUMENT)
+MODEL += ("metis-profile", "galvatron-times", "galvatron-memory")
+JOB = ("axolotl", "megatron", "training-log", "failed-log", "memory-snapshot", "script", "python")
+FILES = {
+    "plan model": MODEL,
+    "estimate model": (*MODEL, *JOB),
+    "codesign models": ("config",),
+    "profile model": ("config",),
+    "model model": ("config", "adapter-config", "profile"),
+    "fit model": ("config", "adapter-config"),
+    "support model": ("config",),
+    "support device": ("cluster",),
+    "improve document": (DOCUMENT, *JOB),
+    "validate folders": ("measured-runs",),
+    "calibrate sources": ("measured-runs", DOCUMENT),
+    **{
+        f"{command} {name}": (DOCUMENT,)
+        for command, name in (
+            *(("explain", "document"), ("export", "document"), ("verify", "document")),
+            *(("diff", "first"), ("diff", "second"), ("whatif", "document")),
+            ("report", "documents"),
+        )
+    },
+    "cluster": ("cluster", "nccl-tests", "codesign"),
+    "chip": ("cluster", "codesign"),
+    "calibration": ("calibration-file",),
+    "config": ("plan-config", "estimate-config"),
+    "from": JOB,
+    "plan": ("plan", "stages"),
+    "simulate": ("orders", "pytorch-csv", "schedule"),
+    "spec": ("schedule-spec", "schedule"),
+    "orders": ("orders", "pytorch-csv"),
+    "room": ("room",),
+    "technology": ("technology",),
+    "journal": ("journal",),
+    "recheck": ("codesign", "machine-room"),
+    "artifacts": ("codesign-graph", "codesign-estimates"),
+    "exported": ("pytorch", "pytorch-csv"),
+    "profiles": ("layer-times", "layer-sizes"),
+    "predictions": ("predictions",),
+    "log": ("training-log",),
+    "csv": ("designs", "layer-times", "layer-sizes"),
+    "gantt": ("chrome-trace",),
+    "patch": JOB,
+    "output": (DOCUMENT, "calibration-file", "profile", "script", *TARGETS, "dry-run"),
+}
+PICTURES = ("figure", "plot")
+NO_FILES = ("catalog topic", "capture words")
+
+
+def answer(name):
+    """A schema, or the reason why there is none."""
+    try:
+        return schema_of(name)["title"]
+    except UnsupportedFeature as error:
+        assert error.alternative
+        return str(error)
+
+
+def test_every_file_that_is_read_or_written_has_a_schema_or_a_reason():
+    arguments = {f"{name} {each.name}" for name, listed in ARGUMENTS.items() for each in listed}
+    flags = {
+        row.flag
+        for name in COMMANDS
+        for row in rows_of_command(name)
+        if {"FILE", "PATH", "DIR", "FOLDER", "DOCUMENT"}
+        & {*(row.metavar or row.reader.metavar).split()}
+    }
+    assert arguments | flags == FILES.keys() - {"cluster", "chip"} | {*PICTURES, *NO_FILES}
+    assert all(answer(name) for names in FILES.values() for name in names)
+    assert all(answer(name) for name in FORMATS)
+
+
+def test_the_list_of_schemas_names_the_reasons_too(capsys):
+    listed = {item.name: item for item in catalog("schemas").document.topics["schemas"]}
+    assert list(listed) == [*SCHEMAS, *WITHOUT_SCHEMA]
+    for name in WITHOUT_SCHEMA:
+        with pytest.raises(UnsupportedFeature, match=f"^{name} has no JSON Schema: "):
+            schema_of(name)
+        assert listed[name].source in answer(name)
+    with pytest.raises(SystemExit, match="2"):
+        main(["catalog", "--schema", "script", "--json"])
+    said = capsys.readouterr()
+    assert "docs/jobs.md#read-an-existing-job" in said.err
+    assert json.loads(said.out)["fixes"] == [listed["script"].source]
 
 
 # Models: what their reader asks of a file, family by family

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -77,6 +77,10 @@ class ProductTable:
         return int(self.row_of.size)
 
 
+# What is estimated of a product on a configuration, in the order of the cache's arrays.
+FIGURES: Final = ("seconds", "inside_s", "memory_bytes", "glb_bytes", "core_bytes")
+
+
 class ProductCache:
     """Every product of a chain on the core configurations of a space, each estimated once.
 
@@ -99,11 +103,11 @@ class ProductCache:
         }
         self._pace = np.array([m.glb_bandwidth_bytes_per_s for m in machines])[:, None]
         self._known = np.zeros(len(machines), dtype=np.bool_)
-        self._figures = np.zeros((5, len(machines), len(products)))
+        self._figures = np.zeros((len(FIGURES), len(machines), len(products)))
 
     @property
     def figures(self) -> Floats:
-        """All estimates [5, configurations, products], every configuration's that is known."""
+        """Estimates [`FIGURES`, configurations, products], of every configuration that is known."""
         return self._figures
 
     def fill(self) -> None:
@@ -138,15 +142,11 @@ class ProductCache:
                 )
                 self._figures[:, missing[:, None], columns] = np.stack(figures)
             self._known[missing] = True
-        seconds, inside_s, memory_bytes, glb_bytes, core_bytes = self._figures[:, rows]
+        figures_of = dict(zip(FIGURES, self._figures[:, rows], strict=True))
         return ProductTable(
             row_of=row_of.reshape(-1),
             column_of={product: index for index, product in enumerate(self._products)},
-            seconds=seconds,
-            inside_s=inside_s,
-            memory_bytes=memory_bytes,
-            glb_bytes=glb_bytes,
-            core_bytes=core_bytes,
+            **figures_of,
         )
 
 

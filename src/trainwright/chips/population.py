@@ -39,6 +39,7 @@ from trainwright.execution import Budget
 from trainwright.execution.budget import Journal, Progress
 from trainwright.execution.executor import Executor, Serial
 from trainwright.formats.atomic_file import write_text
+from trainwright.formats.records import TEXT, closed, object_schema, titled
 from trainwright.plans.status import Status
 
 if TYPE_CHECKING:
@@ -134,6 +135,14 @@ COLUMNS: Final = (
 )
 
 Row = tuple[str | int | float, ...]
+
+
+def designs_schema() -> dict[str, Any]:
+    """The JSON Schema of a design in the table that `codesign --csv` writes."""
+    about = "A design: a row of a CSV table, its cells as text by column."
+    return titled(
+        "a row of designs", closed(object_schema(dict.fromkeys(COLUMNS, TEXT))), about=about
+    )
 
 
 def design_rows(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from trainwright.commands.output import emit
 from trainwright.documents.printing import Report
-from trainwright.documents.registry import SCHEMAS, schema_of
+from trainwright.documents.registry import SCHEMAS, WITHOUT_SCHEMA, schema_of
 from trainwright.documents.view import Table, table_of, words
 from trainwright.errors import InvalidInput, one_of
 from trainwright.formats.catalog import accelerators, cluster, cluster_entries, model, model_entries
@@ -159,6 +159,8 @@ def _schemas() -> Iterator[CatalogItem]:
     for name in SCHEMAS:
         summary = schema_of(name).get("description", "").partition(". ")[0].partition(";")[0]
         yield CatalogItem(name=name, summary=summary, source="made from the types of its reader")
+    for name, (reason, instead) in WITHOUT_SCHEMA.items():
+        yield CatalogItem(name=name, summary=f"no schema: {reason}", source=instead)
 
 
 # The catalog as tables, one per topic

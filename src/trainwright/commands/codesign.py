@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from trainwright.chips import document as records
+from trainwright.chips.design_times import FIGURES
 from trainwright.chips.document import (
     count_figures,
     differences,
@@ -62,6 +63,7 @@ from trainwright.formats.atomic_file import exists, read_bytes, write_bytes
 from trainwright.formats.catalog import accelerator_names, accelerators, cluster_names
 from trainwright.formats.document_json import FileJournal, content_hash, decode_document, encode
 from trainwright.formats.json_text import parse_json
+from trainwright.formats.records import NUMBER, TEXT, array_schema, object_schema, titled
 from trainwright.options.clusters import ANY_FRAMEWORK
 from trainwright.options.inputs import naming_options
 from trainwright.options.option import Options
@@ -546,6 +548,20 @@ def read_graph(folder: str | Path) -> codesign_document.GraphResult:
 _ABOUT: Final = "about"
 
 _Key = tuple[int, int, int]  # variant, model, tensor degree
+
+
+def estimates_schema() -> dict[str, Any]:
+    """The JSON Schema of the archive, each array as lists of lists."""
+    figures = array_schema(array_schema(NUMBER, least=1), least=1)
+    arrays = {**array_schema(figures, least=len(FIGURES)), "maxItems": len(FIGURES)}
+    said = f"{', '.join(FIGURES)} of each core configuration and product"
+    root = {
+        **object_schema({_ABOUT: {**TEXT, "description": "the hash of the request"}}),
+        "patternProperties": {"^[0-9]+_[0-9]+_[0-9]+$": {**arrays, "description": said}},
+        "additionalProperties": False,
+    }
+    about = "Estimates of `codesign --stage estimate`: arrays by variant, model and tensor degree."
+    return titled("estimates.npz", root, about=about)
 
 
 def _save_estimates(path: Path, estimates: Mapping[_Key, NDArray[Any]], *, about: str) -> None:

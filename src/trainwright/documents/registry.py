@@ -14,7 +14,7 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import Any, Final
 
-from trainwright.errors import InvalidInput, one_of
+from trainwright.errors import InvalidInput, UnsupportedFeature, one_of
 from trainwright.formats.records import json_schema
 
 
@@ -248,25 +248,73 @@ _INPUTS: Final = {
     "predictions": "formats.measured_csv:predictions_schema",
     "layer-times": "formats.measured_csv:layer_times_schema",
     "layer-sizes": "formats.measured_csv:layer_sizes_schema",
+    "pytorch-csv": "formats.schedule_json:csv_schema",
+    "training-log": "frameworks.training_logs:log_schema",
+    "nccl-tests": "formats.cluster_toml:nccl_tests_schema",
+    "journal": "formats.document_json:journal_schema",
 }
 # Records of documents; that of a stage of `codesign` is read by the next stage alone.
 _RECORDS: Final = {
     **{kind: parts.record for kind, parts in KINDS.items()},
     "codesign-graph": "formats.codesign_document:GraphResult",
 }
-SCHEMAS: Final = (*_INPUTS, *_RECORDS)
+# Results that are arrays or tables.
+_TABLES: Final = {
+    "codesign-estimates": "commands.codesign:estimates_schema",
+    "designs": "chips.population:designs_schema",
+}
+SCHEMAS: Final = (*_INPUTS, *_RECORDS, *_TABLES)
+# What is read or written and no JSON Schema describes: what of it counts, and where that is told.
+WITHOUT_SCHEMA: Final = MappingProxyType(
+    {
+        "failed-log": (
+            "the log of a job that ran out of memory is free text, of which messages of PyTorch, "
+            "XLA, NCCL and cuBLAS are read",
+            "trainwright estimate JOB --from log FILE says which rank, phase and bytes",
+        ),
+        "memory-snapshot": (
+            "a memory snapshot of PyTorch is a pickle, of which segments and device_traces are "
+            "read and nothing is run",
+            "trainwright estimate JOB --from log FILE compares it class by class",
+        ),
+        "script": (
+            "a job's script is a program, which is followed as bash would: the arguments of the "
+            "trainer that it starts are read",
+            "docs/jobs.md#read-an-existing-job lists trainers; estimate FILE names unknown flags",
+        ),
+        "python": (
+            "a program or recipe in Python is followed as far as its values are written in it",
+            "docs/jobs.md#read-an-existing-job lists which are read; --function names a recipe",
+        ),
+        "chrome-trace": (
+            "a trace has Google's Trace Event Format, JSON object form, and is only written",
+            "docs/jobs.md#export lists what export writes",
+        ),
+        "dry-run": (
+            "a dry run is a Python program, and is only written",
+            "docs/jobs.md#export lists what export writes",
+        ),
+    }
+)
+_JOBS: Final = "frameworks.jobs:FORMATS"
+_EXPORTS: Final = "plans.capability:TARGETS"
 
 
 def schema_of(name: str) -> dict[str, Any]:
     """The JSON Schema (draft 2020-12) of an input file or of a kind of document.
 
-    Raises `InvalidInput` for any other name.
+    Raises `UnsupportedFeature` with the reason for what none describes, `InvalidInput` for any
+    other name.
     """
-    if name in _INPUTS:
-        made: dict[str, Any] = part(_INPUTS[name])()
+    if (function := (_INPUTS | _TABLES).get(name)) is not None:
+        made: dict[str, Any] = part(function)()
         return made
+    if name in WITHOUT_SCHEMA:
+        reason, instead = WITHOUT_SCHEMA[name]
+        raise UnsupportedFeature(f"{name} has no JSON Schema: {reason}", alternative=instead)
     if name not in _RECORDS:
-        raise InvalidInput.of("name", one_of(SCHEMAS, name))
+        _refuse_job(name)
+        raise InvalidInput.of("schema", one_of((*SCHEMAS, *WITHOUT_SCHEMA), name))
     record = part(_RECORDS[name])
     made = json_schema(record, title=f"trainwright {name}")
     (version,) = (each.default for each in fields(record) if each.name == "format_version")
@@ -274,3 +322,18 @@ def schema_of(name: str) -> dict[str, Any]:
     made["properties"]["format_version"] |= {"minimum": 1, "maximum": version}
     made["required"] = ["kind", "format_version", *made.get("required", ())]
     return made
+
+
+def _refuse_job(name: str) -> None:
+    """Raise `UnsupportedFeature` for the format of a framework's job, which is the framework's."""
+    if name in part(_JOBS):
+        reason = f"a job of {name} has the keys of its own trainer, of which what counts is read"
+        instead = "names each that is not known; docs/jobs.md#read-an-existing-job says what is"
+        raise UnsupportedFeature(
+            f"{name} has no JSON Schema: {reason}",
+            alternative=f"trainwright estimate --from {name} FILE {instead}",
+        )
+    if name.partition("@")[0] in {each.partition("@")[0] for each in part(_EXPORTS)}:
+        reason = f"files for {name} have the keys of the framework itself"
+        instead = "docs/jobs.md#export says which they are and how they are checked"
+        raise UnsupportedFeature(f"{name} has no JSON Schema: {reason}", alternative=instead)

@@ -46,6 +46,7 @@ from trainwright.cluster import (
 )
 from trainwright.errors import Fault, InvalidInput, one_of
 from trainwright.formats.atomic_file import read_bytes
+from trainwright.formats.records import array_schema, titled
 from trainwright.provenance import Origin, Provenance
 from trainwright.units import GIB, MIB, parse_memory
 
@@ -390,6 +391,16 @@ class LinkFit:
 
     bandwidth_bytes_per_s: float
     latency_s: float
+
+
+def nccl_tests_schema() -> dict[str, Any]:
+    """The JSON Schema of an output, as the array of its lines."""
+    lines = [
+        {"contains": {"pattern": _RANK.pattern}, "minContains": 2},
+        {"contains": {"pattern": _ROW.pattern}, "minContains": 2},
+    ]
+    about = "The output of a program of nccl-tests, its lines: ranks, then payloads with times."
+    return titled("nccl-tests", array_schema({"type": "string"}) | {"allOf": lines}, about=about)
 
 
 def read_nccl_tests(

@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 from trainwright.errors import Fault, InvalidInput
 from trainwright.formats import json_text
 from trainwright.formats.atomic_file import read_bytes, write_text
-from trainwright.formats.records import decoder_for
+from trainwright.formats.records import decoder_for, object_schema, titled
 from trainwright.plans.plan import Embedded
 from trainwright.provenance import RARE
 
@@ -188,6 +188,15 @@ def _current_version(record: type) -> int:
 # journal about other inputs is refused, for its batches would answer another question.
 
 _KIND: Final = "journal"
+_LINE: Final[Mapping[str, Any]] = {"key": {"type": "string"}, "value": {}}
+
+
+def journal_schema() -> dict[str, Any]:
+    """The JSON Schema of a line; what a batch gave is its command's own affair."""
+    header = {"kind": {"const": _KIND}, "about": {"type": "string"}}
+    either = [object_schema(header), object_schema(dict(_LINE))]
+    about = "A line of a journal: the first says what it is about, each other what a batch gave."
+    return titled("a line of a journal", {"anyOf": either}, about=about)
 
 
 class FileJournal:
@@ -206,6 +215,8 @@ class FileJournal:
         whole = self._lines()
         self._check(whole[0], about)
         for line in whole[1:]:
+            if not (isinstance(line, dict) and line.keys() >= set(_LINE)):
+                raise self._not_one()
             self._known[line["key"]] = line["value"]
         kept = [json.dumps({"key": key, "value": value}) for key, value in self._known.items()]
         write_text(self._path, header + "".join(f"{line}\n" for line in kept))

@@ -27,10 +27,13 @@ from trainwright.formats.records import (
     AtMost,
     Closed,
     NonEmpty,
+    array_schema,
     decoder_for,
     json_schema,
+    titled,
 )
 from trainwright.plans.lowered import (
+    STEP,
     LoweredAction,
     LoweredKind,
     LoweredSchedule,
@@ -38,6 +41,7 @@ from trainwright.plans.lowered import (
     refuse_misordered,
 )
 from trainwright.plans.schedule import (
+    ACTION,
     Action,
     ActionKind,
     Placement,
@@ -65,7 +69,7 @@ TESTED_TORCH_VERSION = "2.13.0"
 
 Step = TypeVar("Step", Action, LoweredAction)
 
-_PAIR = re.compile(r"\((?P<first>[^;()]*);(?P<second>[^;()]*)\)OVERLAP_F_(?P<kind>[BFW])")
+_PAIR = re.compile(r"\(([^;()]*);([^;()]*)\)OVERLAP_F_([BFW])")
 
 
 class CsvForm(StrEnum):
@@ -181,7 +185,7 @@ def steps_in(cell: str, parse: Callable[[str], Step]) -> tuple[Step, ...]:
     pair = _PAIR.fullmatch(cell)
     if pair is None:
         return (parse(cell),)
-    first, second, kind = parse(pair["first"]), parse(pair["second"]), pair["kind"]
+    first, second, kind = parse(pair[1]), parse(pair[2]), pair[3]
     if first.kind != ActionKind.F or _in_pair(second) != kind:
         wanted = "B or I" if kind == "B" else kind
         raise InvalidInput.of("pair", f'must hold F and then {wanted}, got "{cell}"')
@@ -227,6 +231,25 @@ def cells_of(order: Sequence[Action | LoweredAction], paired: set[int]) -> Itera
         else:
             yield str(order[position])
             position += 1
+
+
+def csv_schema() -> dict[str, Any]:
+    """The JSON Schema of a file in either form, as rows of the cells between its commas.
+
+    What a pair holds, and that its actions make a schedule, is not in it.
+    """
+    cells = {form: f"{known.pattern}|{_PAIR.pattern}" for form, known in _CELLS.items()}
+    idle = {CsvForm.COMPUTE_ONLY: "?", CsvForm.COMPUTE_COMMS: ""}
+    either = [
+        array_schema(array_schema({"type": "string", "pattern": rf"^\s*({cell}){idle[form]}\s*$"}))
+        | {"description": f"{form}; of a pair the cells of both actions, without R"}
+        for form, cell in cells.items()
+    ]
+    about = "Orders as PyTorch's pipeline runtime loads them: a row per rank, a cell per action."
+    return titled("orders of PyTorch", {"minItems": 1, "anyOf": either}, about=about)
+
+
+_CELLS = {CsvForm.COMPUTE_ONLY: ACTION, CsvForm.COMPUTE_COMMS: STEP}
 
 
 # ----------------------------------------------------------------------------------------------

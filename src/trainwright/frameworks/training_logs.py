@@ -24,6 +24,7 @@ from typing import Any, Final
 
 from trainwright.errors import InvalidInput
 from trainwright.formats.measured_csv import LoggedRun
+from trainwright.formats.records import titled
 from trainwright.plans.status import MemorySnapshot, OutOfMemory, Phase
 from trainwright.units import GIB, MIB
 
@@ -72,6 +73,19 @@ def read_log(text: str, *, source: str | None = None) -> LoggedRun:
         "DeepSpeed (samples/sec)",
         source=source,
     )
+
+
+def log_schema() -> dict[str, Any]:
+    """The JSON Schema of a log, as one text without the sequences that colour it."""
+    timed = {
+        "Megatron-LM, in ms": _MEGATRON,
+        "Megatron-LM, in s": _MEGATRON_S,
+        "torchtitan": _TORCHTITAN,
+        "DeepSpeed": _DEEPSPEED,
+    }
+    lines = [{"description": who, "pattern": line.pattern} for who, line in timed.items()]
+    about = "A training log as one text, without control sequences: it times a step at least once."
+    return titled("training log", {"type": "string", "anyOf": lines}, about=about)
 
 
 def _numbers(pattern: re.Pattern[str], text: str) -> tuple[float, ...]:

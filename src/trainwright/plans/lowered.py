@@ -71,9 +71,12 @@ HEAD_EXCHANGES = {
     LoweredKind.SHARE_V: LoweredKind.GET_V,
     LoweredKind.SHARE_T: LoweredKind.GET_T,
 }
-_STEP = re.compile(
-    rf"(\d{{1,9}})({'|'.join(kind.name for kind in LoweredKind)})(\d{{0,9}})", re.ASCII
+_MOVING, _BARE = (
+    "|".join(kind.name for kind in LoweredKind if (kind in PARAMETER_KINDS) == bare)
+    for bare in (False, True)
 )
+# How a step is written; its groups are stage, kind and microbatch, or stage and kind.
+STEP = re.compile(rf"([0-9]{{1,9}})(?:({_MOVING})([0-9]{{1,9}})|({_BARE}))")
 
 
 class LoweredAction(NamedTuple):
@@ -89,12 +92,12 @@ class LoweredAction(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> LoweredAction:
         """Read `3SEND_F0` or `3UNSHARD`; the whole text must match."""
-        match = _STEP.fullmatch(text)
-        kind = LoweredKind[match[2]] if match else None
-        if match is None or kind is None or (kind in PARAMETER_KINDS) != (not match[3]):
+        match = STEP.fullmatch(text)
+        if match is None:
             problem = f'must look like "3F0", "3SEND_F0" or "3UNSHARD", got "{text}"'
             raise InvalidInput.of("action", problem)
-        return cls(kind, int(match[1]), int(match[3] or NO_MICROBATCH))
+        stage, kind, microbatch, of_parameters = match.groups()
+        return cls(LoweredKind[kind or of_parameters], int(stage), int(microbatch or NO_MICROBATCH))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

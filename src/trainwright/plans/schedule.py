@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import IntEnum, StrEnum
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
@@ -320,6 +320,10 @@ ON_HOST_LINK = (ActionKind.O, ActionKind.L)
 ACTIVATIONS_OF = (1, 0, -1, -1, 0, 0, -1, 1, 0, 0)
 
 
+# How an action is written; its groups are stage, kind and microbatch.
+ACTION: Final = re.compile(rf"([0-9]{{1,9}})({'|'.join(k.name for k in ActionKind)})([0-9]{{1,9}})")
+
+
 class Action(NamedTuple):
     """One computation of one microbatch on one virtual stage, printed as PyTorch does: `3F0`."""
 
@@ -333,7 +337,7 @@ class Action(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> Action:
         """Read `3F0`; the whole text must match."""
-        match = re.fullmatch(r"(\d{1,9})([FIWBRODLVT])(\d{1,9})", text, re.ASCII)
+        match = ACTION.fullmatch(text)
         if match is None:
             raise InvalidInput.of("action", f'must look like "3F0", got "{text}"')
         return cls(ActionKind[match[2]], int(match[1]), int(match[3]))
