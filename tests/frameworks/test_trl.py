@@ -576,3 +576,21 @@ def test_preferences_have_all_logits_unless_a_release_is_asked_for_that_has_not(
     assert not run.unknown
     said = f"as {required} has them" if in_parts else "--loss-chunk 256"
     assert [note for note in run.notes if note.startswith(f"{kind}: ") and said in note]
+
+
+NAMED = "model_name_or_path: Qwen/Qwen3-8B\nmax_length: 4096\n"
+
+
+def test_what_is_asked_for_last_is_checked_as_well() -> None:
+    for words, where in (
+        ("gradient_checkpointing_kwargs:\n  use_reentrant: perhaps\n", "use_reentrant"),
+        ("loss_type: [1]\n", "loss_type"),
+        ("loss_type: {}\n", "loss_type"),
+    ):
+        with pytest.raises(InvalidInput, match=rf"{where}: must be "):
+            read_trl(NAMED + words)
+
+
+def test_several_losses_of_a_preference_are_read() -> None:
+    several = read_trl(f"{NAMED}loss_type: [sigmoid, bco_pair]\nbeta: 0.1\nrl: dpo\n")
+    assert several.model_name == read_trl(NAMED).model_name

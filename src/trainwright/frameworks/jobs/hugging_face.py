@@ -465,7 +465,7 @@ def _trl(
     checkpoints = found.table("gradient_checkpointing_kwargs")
     own = ("activations to cpu",) if checkpoints.switch("offload") else ()
     offload = _offloaded(found)
-    in_parts = found.text("loss_type") == "chunked_nll" or found.is_on(script.LOG_PROBS)
+    in_parts = found.texts("loss_type") == ("chunked_nll",) or found.is_on(script.LOG_PROBS)
     by_kernel = found.is_on(script.FUSED_LOG_PROBS)
     run = _trainer(
         found,
@@ -874,8 +874,7 @@ def _trainer(
     compiled = found.switch("torch_compile")
     is_plain = not _UNFUSED.isdisjoint(map(str, kernels)) or found.value("eager_attention") is True
     unknown, changing = found.remarks(harmless=_HARMLESS, unmodelled=_UNMODELLED)
-    found.check()
-    return StatedRun(
+    run = StatedRun(
         **degrees,
         **{**numbers, **deepspeed.optimizer_of(optimizer)},
         **{k: v for k, v in adapters.items() if k != "lora_dropout"},
@@ -898,6 +897,8 @@ def _trainer(
         unknown=unknown,
         notes=(*notes, *changing),
     )
+    found.check()
+    return run
 
 
 _OF_CHECKPOINT: Final = (

@@ -720,7 +720,7 @@ def usual_loss(
     if kind in _STREAMED and "unsloth" not in text:
         return _log_probs(kind, text, beside, by_liger=found.is_on("use_liger_kernel"))
     is_other = kind or "unsloth" in text
-    is_said = found.is_on("use_liger_kernel") or found.text("loss_type")
+    is_said = found.is_on("use_liger_kernel") or found.value("loss_type") not in (None, "")
     if is_said or is_other or not given.keys().isdisjoint(_PREFERENCES):
         return {}, ()
     words = {*given, *_words_of_trainer(text)}

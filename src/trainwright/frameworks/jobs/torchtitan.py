@@ -707,18 +707,17 @@ _PARTS: Final = ("none", "offload", "selective", "full")
 def read_stages(text: str, beside: settings.Beside = settings.NOTHING) -> settings.StatedRun:
     """The run that a `stages.json` states; raises `InvalidInput` with every fault."""
     found = settings.Settings(settings.parse_settings(text, variables=beside.variables))
-    if found.text("kind") != KIND:
-        raise InvalidInput.of("kind", f'must be "{KIND}"')
+    if found.one_of("kind", (KIND,), "") != KIND and found.is_absent("kind"):
+        found.fault("kind", f'must be "{KIND}"')
     mesh = found.table("mesh")
     axes = {name: mesh.count(name) or 1 for name in ("tensor", "pipeline", "data", "context")}
     stages = tuple(_stages(found))
     size, steps = found.count("microbatch_size"), found.count("num_microbatches")
     if not stages or len(stages) % axes["pipeline"]:
         found.fault("stages", f"must be a multiple of {axes['pipeline']}, got {len(stages)}")
-    found.check()
     again = [block for each in stages for block, mode in each if mode == "full"]
     modes = [[mode for _, mode in each] for each in stages]
-    return settings.StatedRun(
+    run = settings.StatedRun(
         tp=axes["tensor"],
         pp=axes["pipeline"],
         dp=axes["data"],
@@ -740,6 +739,8 @@ def read_stages(text: str, beside: settings.Beside = settings.NOTHING) -> settin
         precision=found.text("precision"),
         optimizer=found.text("optimizer"),
     )
+    found.check()
+    return run
 
 
 def _stages(found: settings.Settings) -> Iterator[list[tuple[int, str]]]:
