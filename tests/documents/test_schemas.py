@@ -548,7 +548,7 @@ def test_every_file_that_is_read_or_written_has_a_schema_or_a_reason():
 
 def test_the_list_of_schemas_names_the_reasons_too(capsys):
     listed = {item.name: item for item in catalog("schemas").document.topics["schemas"]}
-    assert list(listed) == [*SCHEMAS, *WITHOUT_SCHEMA]
+    assert list(listed) == [*SCHEMAS, *WITHOUT_SCHEMA, *FORMATS]
     for name in WITHOUT_SCHEMA:
         with pytest.raises(UnsupportedFeature, match=f"^{name} has no JSON Schema: "):
             schema_of(name)

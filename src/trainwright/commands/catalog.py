@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from trainwright.commands.output import emit
 from trainwright.documents.printing import Report
-from trainwright.documents.registry import SCHEMAS, WITHOUT_SCHEMA, schema_of
+from trainwright.documents.registry import schema_names, schema_of
 from trainwright.documents.view import Table, table_of, words
-from trainwright.errors import InvalidInput, one_of
+from trainwright.errors import InvalidInput, UnsupportedFeature, one_of
 from trainwright.formats.catalog import accelerators, cluster, cluster_entries, model, model_entries
 from trainwright.formats.hf_decoders import ENCODER_DECODERS
 from trainwright.formats.hf_families import BERTS, FAMILIES
@@ -156,11 +156,16 @@ def _targets() -> Iterator[CatalogItem]:
 
 def _schemas() -> Iterator[CatalogItem]:
     """JSON Schemas of inputs and documents; `--schema NAME` prints one."""
-    for name in SCHEMAS:
-        summary = schema_of(name).get("description", "").partition(". ")[0].partition(";")[0]
+    for name in schema_names():
+        try:
+            about = schema_of(name).get("description", "")
+        except UnsupportedFeature as error:
+            problem, instead = error.feature, error.alternative or ""
+            reason = problem.removeprefix(f"{name} has ")
+            yield CatalogItem(name=name, summary=reason, source=instead)
+            continue
+        summary = about.partition(". ")[0].partition(";")[0]
         yield CatalogItem(name=name, summary=summary, source="made from the types of its reader")
-    for name, (reason, instead) in WITHOUT_SCHEMA.items():
-        yield CatalogItem(name=name, summary=f"no schema: {reason}", source=instead)
 
 
 # The catalog as tables, one per topic

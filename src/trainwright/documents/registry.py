@@ -297,6 +297,7 @@ WITHOUT_SCHEMA: Final = MappingProxyType(
     }
 )
 _JOBS: Final = "frameworks.jobs:FORMATS"
+_JOB_SCHEMA: Final = "frameworks.jobs:job_schema"
 _EXPORTS: Final = "plans.capability:TARGETS"
 
 
@@ -313,7 +314,8 @@ def schema_of(name: str) -> dict[str, Any]:
         reason, instead = WITHOUT_SCHEMA[name]
         raise UnsupportedFeature(f"{name} has no JSON Schema: {reason}", alternative=instead)
     if name not in _RECORDS:
-        _refuse_job(name)
+        if (of_job := _schema_of_job(name)) is not None:
+            return of_job
         raise InvalidInput.of("schema", one_of((*SCHEMAS, *WITHOUT_SCHEMA), name))
     record = part(_RECORDS[name])
     made = json_schema(record, title=f"trainwright {name}")
@@ -324,10 +326,18 @@ def schema_of(name: str) -> dict[str, Any]:
     return made
 
 
-def _refuse_job(name: str) -> None:
-    """Raise `UnsupportedFeature` for the format of a framework's job, which is the framework's."""
+def schema_names() -> tuple[str, ...]:
+    """What `schema_of` answers, with a schema or the reason why there is none."""
+    return (*SCHEMAS, *WITHOUT_SCHEMA, *part(_JOBS))
+
+
+def _schema_of_job(name: str) -> dict[str, Any] | None:
+    """The schema of a file of a framework; raises `UnsupportedFeature` where it is no mapping."""
     if name in part(_JOBS):
-        reason = f"a job of {name} has the keys of its own trainer, of which what counts is read"
+        made: dict[str, Any] | None = part(_JOB_SCHEMA)(name)
+        if made is not None:
+            return made
+        reason = f"a job of {name} is a script, a program, or brought into another form first"
         instead = "names each that is not known; docs/jobs.md#read-an-existing-job says what is"
         raise UnsupportedFeature(
             f"{name} has no JSON Schema: {reason}",
@@ -337,3 +347,4 @@ def _refuse_job(name: str) -> None:
         reason = f"files for {name} have the keys of the framework itself"
         instead = "docs/jobs.md#export says which they are and how they are checked"
         raise UnsupportedFeature(f"{name} has no JSON Schema: {reason}", alternative=instead)
+    return None

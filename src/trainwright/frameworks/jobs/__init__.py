@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib import import_module
 from types import MappingProxyType
 from typing import Any, Final
 
-from trainwright.errors import InvalidInput, one_of
-from trainwright.frameworks.jobs.settings import NOTHING, Beside, StatedRun
+from trainwright.errors import InvalidInput, UnsupportedFeature, one_of
+from trainwright.formats.records import titled
+from trainwright.frameworks.jobs.settings import NOTHING, OPENED, Beside, Schema, StatedRun
 from trainwright.frameworks.launch import settings_beside
 
 __all__ = ["FORMATS", "NOTHING", "Beside", "format_called", "read"]
@@ -118,6 +120,62 @@ def read(name: str | None, text: str, beside: Beside = NOTHING) -> StatedRun:
         _refuse_script(name, text, beside)
         raise
     return run
+
+
+# What a file of a format may say, as a JSON Schema: made by the readers themselves
+# ---------------------------------------------------------------------------------
+
+# A file that says nothing which any reader knows, by which what is made of a file is told apart.
+_STRANGE: Final = {"of-nobody": {"nor-this": 1}}
+_WRITTEN: Final = (json.dumps(_STRANGE), '[of-nobody]\n"nor-this" = 1\n')
+
+
+def job_schema(name: str) -> Schema | None:
+    """The JSON Schema of a format's file, as its reader asks for keys; None where there is none.
+
+    A reader is given a file that says nothing, and what it asks of the file as it stands is kept.
+    A key that is asked for only where others have some value is not among them. There is none of
+    scripts, of programs, and where a reader first brings a file into another form.
+    """
+    module, function = FORMATS[name]
+    reader: Callable[[str, Beside], Any] = getattr(import_module(f"{__name__}.{module}"), function)
+    shapes: dict[str, list[Schema]] = {}
+    for text in _WRITTEN:
+        opened: list[tuple[Mapping[str, Any], Any]] = []
+        listening = OPENED.set(opened)
+        try:
+            reader(text, Beside(name="job"))
+        except (InvalidInput, UnsupportedFeature):
+            pass  # it needs something; what it asked for until then is kept
+        finally:
+            OPENED.reset(listening)
+        for found, ledger in opened:
+            if _STRANGE.items() <= found.items():
+                shapes |= ledger.shapes
+    if not shapes:
+        return None
+    about = (
+        f"A file of {name}. Keys that are read of any, references filled in; null stands for an "
+        "absent key, of several names for one thing the first that is there counts, other keys are "
+        "free, and some are read beside certain values only."
+    )
+    return titled(f"a job of {name}", _inside(shapes, ""), about=about)
+
+
+def _inside(shapes: Mapping[str, list[Schema]], path: str) -> Schema:
+    """The schema of a table with the keys below its path."""
+    below = {key.removeprefix(path) for key in shapes if key.startswith(path)}
+    properties = {}
+    for key in sorted({each.partition(".")[0] for each in below}):
+        known = shapes.get(path + key, [{}])
+        if {} in known:
+            known = []
+        schema: Schema = {"anyOf": [*known, {"type": "null"}]} if known else {}
+        if any(each.startswith(f"{key}.") for each in below):
+            schema |= _inside(shapes, f"{path}{key}.")
+        properties[key] = schema
+    root = {"type": "object"} if not path else {}
+    return {**root, "properties": properties}
 
 
 def _refuse_script(name: str, text: str, beside: Beside) -> None:

@@ -11,6 +11,7 @@ import math
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
 from functools import cache
 from itertools import chain, product, zip_longest
@@ -41,6 +42,11 @@ _TRUE: Final = frozenset({"true", "yes", "on", "1"})
 _FALSE: Final = frozenset({"false", "no", "off", "0", "none", "null", ""})
 
 
+def _in_any_case(word: str) -> str:
+    """A pattern of a word whose letters may be large or small."""
+    return "".join(f"[{each}{each.upper()}]" if each.isalpha() else each for each in word)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beside:
     """What is given beside a job's file.
@@ -61,12 +67,31 @@ class Beside:
 NOTHING: Final = Beside()
 
 
+Schema = dict[str, Any]
+_WORDS_OF_COUNTS: Final[tuple[Schema, ...]] = ({"type": "string", "pattern": "^[-+]?[0-9_]+$"},)
+_WORDS_OF_SWITCHES: Final[tuple[Schema, ...]] = (
+    {"type": "string", "pattern": f"^({'|'.join(map(_in_any_case, sorted(_TRUE | _FALSE)))})$"},
+    {"enum": [0, 1]},
+)
+_WORDS_OF_TEXTS: Final[tuple[Schema, ...]] = ({"type": ["boolean", "number"]},)
+
+
 @dataclass(slots=True)
 class _Ledger:
-    """What the tables of one file share: their faults, and which keys were asked for."""
+    """What the tables of one file share: their faults, and which keys were asked for, as what.
+
+    `shapes` has for each key JSON Schemas of what a reader takes, any of them.
+    """
 
     faults: list[Fault] = field(default_factory=list)
     asked: set[str] = field(default_factory=set)
+    shapes: dict[str, list[Schema]] = field(default_factory=dict)
+
+
+# Where somebody listens: the tables that are opened, each with what is asked of it.
+OPENED: Final[ContextVar[list[tuple[Mapping[str, Any], _Ledger]] | None]] = ContextVar(
+    "opened", default=None
+)
 
 
 class Settings:
@@ -92,6 +117,8 @@ class Settings:
         self._spelled = spelled
         self._from_words = from_words
         self._ledger = ledger or _Ledger()
+        if ledger is None and not path and (opened := OPENED.get()) is not None:
+            opened.append((found, self._ledger))
 
     def __contains__(self, name: str) -> bool:
         self._ledger.asked.add(self._path + name)
@@ -102,7 +129,14 @@ class Settings:
 
     def value(self, name: str) -> Any:
         """The value as it stands in the file, None where it is absent."""
-        self._ledger.asked.add(self._path + name)
+        return self._asked_for(name, {})
+
+    def _asked_for(self, name: str, *shapes: Schema) -> Any:
+        """The value as it stands, of which a reader takes what any of these schemas does."""
+        path = self._path + name
+        self._ledger.asked.add(path)
+        known = self._ledger.shapes.setdefault(path, [])
+        known += [shape for shape in shapes if shape not in known]
         return self._found.get(name)
 
     def check(self) -> None:
@@ -116,7 +150,8 @@ class Settings:
 
     def is_absent(self, name: str) -> bool:
         """Whether a field is not written, or null."""
-        return self.value(name) is None
+        self._ledger.asked.add(self._path + name)
+        return self._found.get(name) is None
 
     def first(self, *names: str) -> str:
         """The name of several that is there, else the last: keys that were renamed."""
@@ -126,7 +161,7 @@ class Settings:
 
     def table(self, name: str) -> Settings:
         """A table inside this one; empty where it is absent."""
-        value = self.value(name)
+        value = self._asked_for(name, {"type": "object"})
         if value is not None and not isinstance(value, dict):
             self._wrong(name, "a table", value)
         return Settings(
@@ -147,7 +182,10 @@ class Settings:
         self, name: str, *, least: int = 1, most: int | None = None, also: int | None = None
     ) -> int | None:
         """A whole number from `least` to `most`, or `also`."""
-        value = self._plain(name)
+        limits = {"minimum": least} | ({} if most is None else {"maximum": most})
+        words = _WORDS_OF_COUNTS * self._from_words
+        words += () if also is None else ({"const": also},)
+        value = self._plain(name, {"type": "integer", **limits}, *words)
         if value is None:
             return None
         number = self._number(value)
@@ -163,11 +201,12 @@ class Settings:
 
     def count_or_auto(self, name: str) -> int | None:
         """A whole number >= 1; "auto" counts as absent."""
-        return None if self.value(name) == _AUTO else self.count(name)
+        is_auto = self._asked_for(name, {"const": _AUTO}) == _AUTO
+        return None if is_auto else self.count(name)
 
     def number(self, name: str) -> float | None:
         """Any finite number."""
-        value = self._plain(name)
+        value = self._plain(name, {"type": ["number", "string", "boolean"]})
         found = None
         if value is not None and type(value) is not bool:
             try:
@@ -189,7 +228,8 @@ class Settings:
 
     def switch(self, name: str, *, default: bool = False) -> bool:
         """True or false; a flag is on where it stands, whatever words follow it."""
-        value = self.value(name)
+        spelled = _WORDS_OF_SWITCHES * self._from_words
+        value = self._asked_for(name, {"type": "boolean"}, *spelled)
         if self._from_words and isinstance(value, (Value, tuple)):
             return True
         if value is None or isinstance(value, bool):
@@ -212,7 +252,7 @@ class Settings:
 
     def text(self, name: str) -> str | None:
         """A text."""
-        value = self._plain(name)
+        value = self._plain(name, {"type": "string"}, *_WORDS_OF_TEXTS * self._from_words)
         if value is None or isinstance(value, str):
             return value
         if self._from_words and isinstance(value, (bool, int, float)):
@@ -222,7 +262,8 @@ class Settings:
 
     def one_of(self, name: str, known: Iterable[str], default: str) -> str:
         """One of some words."""
-        value, words = self._plain(name), tuple(known)
+        words = tuple(known)
+        value = self._plain(name, {"enum": [*words]})
         if value is None:
             return default
         if isinstance(value, str) and value in words:
@@ -232,7 +273,7 @@ class Settings:
 
     def texts(self, name: str) -> tuple[str, ...]:
         """A text, or a list of them; empty where it is absent."""
-        value = self.value(name)
+        value = self._asked_for(name, {"type": "array", "items": {"type": "string"}})
         if isinstance(value, (list, tuple)) and all(isinstance(each, str) for each in value):
             return tuple(value)
         found = self.text(name)
@@ -240,7 +281,8 @@ class Settings:
 
     def names(self, name: str) -> list[list[str]]:
         """A list of lists of texts, none of them empty; empty where it is absent."""
-        value = self.value(name)
+        lists = {"type": "array", "items": {"type": "string"}, "minItems": 1}
+        value = self._asked_for(name, {"type": "array", "items": lists})
         if value is None:
             return []
         if isinstance(value, list) and all(
@@ -275,9 +317,9 @@ class Settings:
                 unknown.append(self._spelled(path))
         return tuple(unknown), tuple(notes)
 
-    def _plain(self, name: str) -> Any:
+    def _plain(self, name: str, *shapes: Schema) -> Any:
         """The value; one that cannot be known is a fault that says what to give."""
-        value = self.value(name)
+        value = self._asked_for(name, *shapes)
         if isinstance(value, Value):
             self._refuse_open(name, value)
             return None
