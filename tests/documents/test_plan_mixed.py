@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from tests.mixed_clusters import A100, ETHERNET, H100, two_kinds, with_memory
 
+from trainwright.cluster import Cluster
 from trainwright.commands.estimate import estimate
 from trainwright.commands.explain import explain
 from trainwright.commands.export import bundle_of, export
@@ -31,7 +32,7 @@ from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.execution import Budget
 from trainwright.formats import catalog
 from trainwright.formats.document_json import content_hash, decode_document, encode
-from trainwright.options.clusters import calibrated, without_host
+from trainwright.options.clusters import calibrated, opened, without_host
 from trainwright.pages.command import command_of
 from trainwright.planning.reasons.why import moves_on_pools
 from trainwright.plans.prediction import RankRecord
@@ -81,14 +82,20 @@ def test_a_cluster_of_like_pools_has_the_document_of_one_pool(tmp_path: Path) ->
     plain = f'name = "like"\n{kind}[[level]]\n{level}[[level]]\nsize = 2\n{around}'
     pool = f"[[pool]]\n{kind}[[pool.level]]\n{level}"
     pools = f'name = "like"\n{2 * pool}[joint]\n{around}'
-    found = []
+    given: list[str | Cluster] = []
     for name, text in (("plain", plain), ("pools", pools)):
         path = tmp_path / f"{name}.toml"
         path.write_text(text)
-        made = plan("llama3-8b", cluster=str(path), **NARROW).document  # type: ignore[arg-type]
+        given.append(str(path))
+    own = opened(tmp_path / "plain.toml").cluster
+    node = replace(own.pools[0], levels=own.levels[:1])
+    given.append(replace(own, pools=(node, node), joint=own.levels[1]))
+    found = []
+    for cluster in given:
+        made = plan("llama3-8b", cluster=cluster, **NARROW).document  # type: ignore[arg-type]
         found.append(replace(made, search_s=None))
     assert found[0].step_time_s
-    assert found[0] == found[1]
+    assert found[0] == found[1] == found[2]
 
 
 def test_every_rank_says_its_kind_and_the_room_of_that_kind() -> None:
@@ -331,14 +338,16 @@ def test_the_nearest_plan_of_a_framework_is_priced_on_the_same_pools(
 def test_zero_3_beside_each_other_is_planned_and_estimated_at_one_pace(
     names: tuple[str, str],
 ) -> None:
-    cluster, options = two_kinds(names=names), NARROW | {"zero": "3", "pp": 1, "dp": 8}
+    options = NARROW | {"zero": "3", "pp": 1, "dp": 8}
+    cluster, slowest = (  # of another memory, or two that are alike would be one
+        with_memory(two_kinds(names=own), 1, 79.0) for own in (names, (names[0],) * 2)
+    )
     found = plan("llama3-8b", cluster=cluster, **options).document  # type: ignore[arg-type]
     assert found.layout == "beside"
     priced = plan_of(estimate("llama3-8b", cluster=cluster, **stated(found)))  # type: ignore[arg-type]
     assert priced.step_time_s == pytest.approx(found.step_time_s, rel=1e-12)
     one, other = found.ranks
     assert (one.forward_s, one.backward_s) == (other.forward_s, other.backward_s)
-    slowest = two_kinds(names=(names[0],) * 2)
     alike = plan_of(estimate("llama3-8b", cluster=slowest, **stated(found)))  # type: ignore[arg-type]
     assert found.step_time_s == pytest.approx(alike.step_time_s, rel=1e-3)
     shares = [

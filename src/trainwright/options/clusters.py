@@ -315,7 +315,8 @@ GivenCluster: TypeAlias = "str | Path | Cluster | OpenedCluster | None"
 def opened(cluster: GivenCluster, *, document: str | None = None) -> OpenedCluster:
     """Read what names a cluster; a document stands for the chips that it planned for.
 
-    Where none is given, what is said names the `document` that the model is of.
+    Pools that are alike are one, however they are given. Where none is given, what is said names
+    the `document` that the model is of.
     """
     from trainwright.cluster import Cluster
     from trainwright.formats.catalog import open_cluster_or_chip
@@ -329,7 +330,7 @@ def opened(cluster: GivenCluster, *, document: str | None = None) -> OpenedClust
         return cluster
     found = cluster if isinstance(cluster, Cluster) else open_cluster_or_chip(str(cluster))
     if isinstance(found, Cluster):
-        return OpenedCluster(found, found.num_devices)
+        return OpenedCluster(found.with_like_pools_joined, found.num_devices)
     return OpenedCluster(found.cluster, found.num_devices, tuple(_not_taken(found.surroundings)))
 
 
