@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
@@ -70,7 +71,7 @@ from trainwright.planning.splits.pools import (
     bound_in_chunks_s,
     plan_across,
 )
-from trainwright.planning.splits.types import HAIR, Effort, Priced
+from trainwright.planning.splits.types import HAIR, Effort, Priced, SplitQuestion
 from trainwright.planning.splits.vee import least_step_of_v_s
 from trainwright.planning.splits.vee_cuts import (
     TimedPlan,
@@ -439,7 +440,7 @@ _EXACT: Final = 400  # splits searched before the search may leave a gap, up to
 _GAP: Final = 0.005  # of the best step after twice as many
 _TRIES: Final = 8  # splits looked at for a plan of a shape that the search did not get to
 _WORTH_TRYING: Final = 0.98  # of the best step: a split whose bound is below is priced at once
-_IN_ROOMS: Final = 4  # candidates in V whose splits are looked for with many rooms
+_IN_ROOMS: Final = 4  # candidates in V of a shape whose splits are looked for with many rooms
 _BRIEF: Final = 40  # splits on several pools that a brief search looks at
 
 
@@ -472,6 +473,7 @@ class _Bounded:
     plans: tuple[Plan, ...] = ()
 
 
+_PlansOf: TypeAlias = Callable[[CutsAndRows], Iterable[Plan]]
 _Node: TypeAlias = _AtPoint | BoundedLayouts | _Bounded | _Split
 
 
@@ -544,7 +546,7 @@ class MixedSearch:
         effort = Effort.usual(self.shelf.question.effort)
         for families in ({*CHAIN} - {*CUTS_HEAD, *ON_HOST}, LOOPED):
             self._among(families, lambda one: self._looked_through(one, effort))
-        rooms = iter(range(_IN_ROOMS))
+        rooms = {name: iter(range(_IN_ROOMS)) for name in ("across", "beside")}
         self._among(IN_V, lambda one: self._in_rooms(one, rooms))
 
     def _among(self, families: Collection[str], opened: Callable[[_Bounded], float]) -> None:
@@ -562,14 +564,7 @@ class MixedSearch:
         shelf, candidate = self.shelf, node.candidate
         if effort.is_spent:
             return 0.0
-        plans: Callable[[CutsAndRows], Iterable[Plan]]
-        if isinstance(candidate, Across):
-            asked, others_s = asked_across(shelf, candidate), math.inf
-            plans = partial(self._plans_across, candidate)
-        else:
-            beside = asked_beside(shelf, candidate, limit_s=self.best_s * _TIE)
-            asked, plans = beside.question, beside.plans
-            others_s = beside.others_s if beside.of_all else 0.0
+        asked, plans, others_s = self._asked(candidate)
 
         def price(split: CutsAndRows) -> MixedPriced | None:
             every = (self._priced(node, plan) for plan in plans(split))
@@ -588,12 +583,12 @@ class MixedSearch:
             return 0.0
         return min(found.bound_s, others_s)
 
-    def _in_rooms(self, node: _Bounded, rooms: Iterator[int]) -> float:
+    def _in_rooms(self, node: _Bounded, rooms: Mapping[str, Iterator[int]]) -> float:
         """Try splits in V that are good for less room; no bound follows."""
-        candidate = node.candidate
-        if not isinstance(candidate, Across) or next(rooms, None) is None:
+        if next(rooms[node.shape.name], None) is None:
             return 0.0
-        asked, tries, limit_s = asked_across(self.shelf, candidate), _Tries(self, node), self.best_s
+        asked, plans, _ = self._asked(node.candidate)
+        tries, limit_s = _Tries(self, node, plans), self.best_s
         tried = fastest_of(node.plans, tries.timed, limit_s=limit_s)
         if tried.missing_bytes:
             roomy = fastest_with_less_room(
@@ -607,7 +602,17 @@ class MixedSearch:
             self._keep(tries.priced(tried.plan))
         return 0.0
 
-    def _plans_across(self, candidate: Across, split: CutsAndRows) -> tuple[Plan, ...]:
+    def _asked(self, candidate: MixedCandidate) -> tuple[SplitQuestion, _PlansOf, float]:
+        """What asks for further splits, the plans of each, and a bound on plans of no such split.
+
+        The bound is 0 where a split may have plans that are faster than those told.
+        """
+        if isinstance(candidate, Across):
+            return asked_across(self.shelf, candidate), partial(self._across, candidate), math.inf
+        beside = asked_beside(self.shelf, candidate, limit_s=self.best_s * _TIE)
+        return beside.question, beside.plans, beside.others_s if beside.of_all else 0.0
+
+    def _across(self, candidate: Across, split: CutsAndRows) -> tuple[Plan, ...]:
         return (plan_across(self.shelf, candidate, *split),)
 
     def _priced(self, node: _Bounded, plan: Plan) -> MixedPriced:
@@ -734,40 +739,34 @@ class MixedSearch:
 
     def _with_less_room(self, node: _Bounded, missed: list[MixedPriced]) -> list[MixedPriced]:
         """A plan in V that fits, where orders hold more than their splits have room for."""
-        candidate = node.candidate
-        if candidate.schedule not in IN_V or not isinstance(candidate, Across):
+        if node.candidate.schedule not in IN_V:
             return []
         least = min(missing_bytes(self.shelf, found) for found in missed)
-        tries = _Tries(self, node)
-        tried = fastest_with_less_room(
-            asked_across(self.shelf, candidate), max(least, 0.0), tries.fastest, limit_s=self.best_s
-        )
+        asked, plans, _ = self._asked(node.candidate)
+        tries = _Tries(self, node, plans)
+        tried = fastest_with_less_room(asked, max(least, 0.0), tries.fastest, limit_s=self.best_s)
         return [] if tried.plan is None else [tries.priced(tried.plan)]
 
 
 @dataclass(frozen=True, slots=True)
 class _Tries:
-    """Plans in V of splits of a candidate across pools, priced in full."""
+    """Plans in V of splits of a candidate, priced in full."""
 
     search: MixedSearch
     node: _Bounded
+    plans: _PlansOf
 
     def fastest(self, splits: list[CutsAndRows], limit_s: float) -> Tried:
         """The fastest that fits, of those whose pipelines are within the limit."""
-        return fastest_of(map(self._plan_of, splits), self.timed, limit_s=limit_s)
+        return fastest_of(chain.from_iterable(map(self.plans, splits)), self.timed, limit_s=limit_s)
 
     def floor_s(self, split: CutsAndRows) -> float:
         """No order of the split steps faster."""
-        return self._floor_s(self._plan_of(split))
+        return min(map(self._floor_s, self.plans(split)), default=math.inf)
 
     def priced(self, plan: Plan) -> MixedPriced:
         """One of the plans."""
         return self.search._priced(self.node, plan)
-
-    def _plan_of(self, split: CutsAndRows) -> Plan:
-        candidate = self.node.candidate
-        assert isinstance(candidate, Across), "its pipelines run from pool to pool"
-        return plan_across(self.search.shelf, candidate, *split)
 
     def _floor_s(self, plan: Plan) -> float:
         shelf = self.search.shelf
