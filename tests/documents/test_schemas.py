@@ -138,7 +138,7 @@ def test_the_clusters_that_are_built_in_follow_the_schema_of_clusters():
 
 
 def test_another_name_is_refused_with_those_that_there_are():
-    with pytest.raises(InvalidInput, match=r"schema: must be one of config, .*model-plan"):
+    with pytest.raises(InvalidInput, match=r'must be a name of: .*, got "plans"; .* "plan"'):
         schema_of("plans")
 
 

@@ -50,7 +50,9 @@ TOPICS = (
 def catalog(topic: str | None = None) -> Report[CatalogResult]:
     """List one topic, or all. Raises `InvalidInput` for a topic that does not exist."""
     if topic is not None and topic not in TOPICS:
-        raise InvalidInput.of("topic", one_of(TOPICS, topic))
+        has_schema = topic in schema_names()
+        hint = f"; its JSON Schema: trainwright catalog --schema {topic}" if has_schema else ""
+        raise InvalidInput.of("topic", f"{one_of(TOPICS, topic)}{hint}")
     makers = {
         "models": _models,
         "types": _types,

@@ -497,7 +497,11 @@ def _instead_of_command(word: str) -> str:
     if near := meant(word, COMMANDS):
         return near.removeprefix("; ").replace('"', "")
     if takers := _takers_of(word):
-        return f"it is an option, as in trainwright {takers[0]} --{word}"
+        row = next(
+            row for row in rows_of_command(takers[0]) if row.flag == word.removeprefix("no-")
+        )
+        value = "" if row.reader.is_flag else f" {row.metavar or row.reader.metavar}"
+        return f"it is an option, as in trainwright {takers[0]} --{word}{value}"
     if word in _names_for("model"):
         return f"name one before the model, as trainwright plan {word}"
     if word in _names_for("family"):

@@ -14,7 +14,7 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import Any, Final
 
-from trainwright.errors import InvalidInput, UnsupportedFeature, one_of
+from trainwright.errors import InvalidInput, UnsupportedFeature, meant
 from trainwright.formats.records import json_schema
 
 
@@ -277,6 +277,11 @@ WITHOUT_SCHEMA: Final = MappingProxyType(
             "read and nothing is run",
             "trainwright estimate JOB --from log FILE compares it class by class",
         ),
+        "job": (
+            "each framework has a format of its own",
+            "give the format's name, as trainwright catalog --schema axolotl; --schema script and "
+            "--schema training-log are about what they leave",
+        ),
         "script": (
             "a job's script is a program, which is followed as bash would: the arguments of the "
             "trainer that it starts are read",
@@ -289,6 +294,14 @@ WITHOUT_SCHEMA: Final = MappingProxyType(
         "chrome-trace": (
             "a trace has Google's Trace Event Format, JSON object form, and is only written",
             "docs/jobs.md#export lists what export writes",
+        ),
+        "mcp": (
+            "agents are told by the protocol what a tool takes: the words of its command",
+            "ask the server that trainwright mcp starts for its list of tools",
+        ),
+        "serve": (
+            "the page's server describes itself",
+            "get /openapi.json of the address that trainwright serve prints",
         ),
         "dry-run": (
             "a dry run is a Python program, and is only written",
@@ -316,7 +329,8 @@ def schema_of(name: str) -> dict[str, Any]:
     if name not in _RECORDS:
         if (of_job := _schema_of_job(name)) is not None:
             return of_job
-        raise InvalidInput.of("schema", one_of((*SCHEMAS, *WITHOUT_SCHEMA), name))
+        listed = f'must be a name of: trainwright catalog schemas, got "{name}"'
+        raise InvalidInput.of("schema", f"{listed}{meant(name, schema_names())}")
     record = part(_RECORDS[name])
     made = json_schema(record, title=f"trainwright {name}")
     (version,) = (each.default for each in fields(record) if each.name == "format_version")
@@ -337,7 +351,7 @@ def _schema_of_job(name: str) -> dict[str, Any] | None:
         made: dict[str, Any] | None = part(_JOB_SCHEMA)(name)
         if made is not None:
             return made
-        reason = f"a job of {name} is a script, a program, or brought into another form first"
+        reason = "its jobs are scripts, programs or logs, or keys brought into another form first"
         instead = "names each that is not known; docs/jobs.md#read-an-existing-job says what is"
         raise UnsupportedFeature(
             f"{name} has no JSON Schema: {reason}",
