@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from random_cases import cases
 from trainwright.errors import InvalidInput, UnsupportedFeature
+from trainwright.frameworks.jobs import Beside, read
 from trainwright.frameworks.jobs.deepspeed import read_deepspeed
 from trainwright.frameworks.jobs.megatron import read_megatron
 from trainwright.frameworks.jobs.settings import parse_toml
@@ -408,3 +409,31 @@ def test_a_key_of_many_parts_is_refused(first, part):
     assert parse_toml(f"{first}{20 * part} = 1")
     with pytest.raises(ValueError, match="more than 20 parts"):
         parse_toml(f"{first}{21 * part} = 1")
+
+
+OF_PRESET = """modules:
+  pre_trainer:
+    framework: megatron
+    model: llama3_8B.yaml
+    overrides:
+      multi_latent_attention: perhaps
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "file"),
+    [
+        ("neox", "fp32_allreduce: perhaps\n", "job.yml"),
+        (
+            "neuronx",
+            "model_alignment_strategy: {dpo: {precompute_ref_log_probs: perhaps}}",
+            "a.yml",
+        ),
+        ("neuronx", "model_alignment_strategy: {dpo: perhaps}\n", "job.yaml"),
+        ("primus", OF_PRESET, "job.yaml"),
+        ("megatron", "megatron sft --model Qwen/Qwen3-8B --freeze_llm perhaps\n", "job.sh"),
+    ],
+)
+def test_no_reader_asks_for_a_key_after_its_check(name, text, file):
+    with pytest.raises(InvalidInput, match=r"must be .*perhaps"):
+        read(name, text, Beside(name=file))

@@ -305,12 +305,12 @@ def _read_swift(launch: script.Launch, flags: Mapping[str, Any], beside: Beside)
     length = said.count("max_length")
     if length is not None:
         values["seq_length"] = length
+    frozen = [part for key, part in _OF_PARTS.items() if said.switch(key, default=key != _OF_TEXT)]
     said.check()
     if values.get("recompute_granularity") == "none":
         del values["recompute_granularity"]
     if values.get("use_megatron_fsdp"):
         values.setdefault("data_parallel_sharding_strategy", "optim_grads_params")
-    frozen = [part for key, part in _OF_PARTS.items() if said.switch(key, default=key != _OF_TEXT)]
     adapters: dict[str, Any] = {"freeze": tuple(chain(*frozen)) or None}
     if str(tuned).startswith("lora"):
         adapters = {"lora_rank": rank, "lora_targets": products_of(targets or ("all-linear",))}

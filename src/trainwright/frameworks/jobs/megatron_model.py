@@ -356,6 +356,7 @@ def preset_changes(found: Settings, known: str, beside: Beside, notes: list[str]
         if (size := beside.vocabulary or vocabulary_of(kind, name)) is not None:
             wanted["vocab_size"] = size
             notes.append(f"the vocabulary of {size} is that of {name or kind}")
+    latent = found.switch("multi_latent_attention", default=True)
     found.check()
     model = open_model(known).config
     changes: dict[str, Any] = {
@@ -370,7 +371,6 @@ def preset_changes(found: Settings, known: str, beside: Beside, notes: list[str]
         except InvalidInput:  # of a model whose layers are listed one by one
             continue
     lost = [name for name, value in wanted.items() if value not in _sizes_of(model, name)]
-    latent = found.switch("multi_latent_attention", default=True)
     if not latent and model.latent is not None:
         lost.append("multi_latent_attention")
     notes += [f"{name} {found.value(name)}: what the preset has is priced" for name in lost]

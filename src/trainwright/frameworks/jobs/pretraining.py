@@ -173,6 +173,7 @@ def read_neox(text: str, beside: settings.Beside = settings.NOTHING) -> settings
     if trains != "normal":
         notes.append(f"train_impl {trains}: priced as supervised training: pairs are not")
     multiple = found.count("make_vocab_size_divisible_by")
+    reduced = "fp32" if found.switch("fp32_allreduce") else sharding.reduce_dtype
     unknown, changing = found.remarks(harmless=_NEOX_HARMLESS, unmodelled=_NEOX_UNMODELLED)
     found.check()
     return settings.StatedRun(
@@ -192,7 +193,7 @@ def read_neox(text: str, beside: settings.Beside = settings.NOTHING) -> settings
         offload=sharding.offload,
         overlap=sharding.overlap,
         gradient_dtype=sharding.gradient_dtype,
-        reduce_dtype="fp32" if found.switch("fp32_allreduce") else sharding.reduce_dtype,
+        reduce_dtype=reduced,
         **optimizer_of(sharding.optimizer),
         model=model,
         unknown=unknown,

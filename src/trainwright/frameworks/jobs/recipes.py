@@ -947,6 +947,9 @@ def read_neuronx(text: str, beside: settings.Beside = settings.NOTHING) -> setti
         names = peft.texts("target_modules") or ("all-linear",)
         adapters = {"lora_rank": rank, "lora_targets": settings.products_of(names),
                     "lora_dropout": peft.number("lora_dropout") or None}  # fmt: skip
+    by = next((each for each in sorted(script.PAIRED) if each in aligned), None)
+    table = aligned.table(by or "dpo")
+    refers = by in script.REFERS and not table.switch("precompute_ref_log_probs")
     found.check()
     values |= {"mcore_gpt": True, "precision": _NEURON_PRECISION.get(kind, "bf16")}
     devices = None if each is None else script.Devices(total=each * nodes, per_node=each)
@@ -954,10 +957,8 @@ def read_neuronx(text: str, beside: settings.Beside = settings.NOTHING) -> setti
     described = config or run.model
     own = [note for note in run.notes if settings.UNDESCRIBED not in note or config is None]
     run = replace(run, model=described, **adapters, program=None, notes=(*notes, *own))
-    by = next((each for each in sorted(script.PAIRED) if each in aligned), None)
     if by is None or run.micro_batch is None:
         return run
-    table = aligned.table(by)
     notes = [*run.notes, *script.unpriced(by, table, adapts=bool(adapters))]
     batch = None if run.global_batch is None else 2 * run.global_batch
     return replace(
@@ -965,6 +966,6 @@ def read_neuronx(text: str, beside: settings.Beside = settings.NOTHING) -> setti
         micro_batch=2 * run.micro_batch,
         global_batch=batch,
         per_example=2,
-        reference=(by in script.REFERS and not table.switch("precompute_ref_log_probs")) or None,
+        reference=refers or None,
         notes=tuple(notes),
     )
