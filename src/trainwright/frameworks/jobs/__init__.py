@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
 from types import MappingProxyType
@@ -125,41 +126,62 @@ def read(name: str | None, text: str, beside: Beside = NOTHING) -> StatedRun:
 # What a file of a format may say, as a JSON Schema: made by the readers themselves
 # ---------------------------------------------------------------------------------
 
-# A file that says nothing which any reader knows, by which what is made of a file is told apart.
-_STRANGE: Final = {"of-nobody": {"nor-this": 1}}
-_WRITTEN: Final = (json.dumps(_STRANGE), '[of-nobody]\n"nor-this" = 1\n')
+# What no reader knows, by which a file as it stands is told from what is made of it; the second is
+# kept also where a reader takes dashes in names for underscores.
+_STRANGE: Final = ({"of-nobody": {"nor-this": 1}}, {"of_nobody": {"nor-this": 1}})
 
 
 def job_schema(name: str) -> Schema | None:
     """The JSON Schema of a format's file, as its reader asks for keys; None where there is none.
 
-    A reader is given a file that says nothing, and what it asks of the file as it stands is kept.
-    A key that is asked for only where others have some value is not among them. There is none of
-    scripts, of programs, and where a reader first brings a file into another form.
+    A reader is given a file that says nothing, then one with the tables that it looked for, and
+    what it asks of the file as it stands is kept. A key that is asked for only where others have
+    some value is not among them. There is none of scripts, of programs, and where a reader first
+    brings a file into another form.
     """
-    module, function = FORMATS[name]
-    reader: Callable[[str, Beside], Any] = getattr(import_module(f"{__name__}.{module}"), function)
-    shapes: dict[str, list[Schema]] = {}
-    for text in _WRITTEN:
-        opened: list[tuple[Mapping[str, Any], Any]] = []
-        listening = OPENED.set(opened)
-        try:
-            reader(text, Beside(name="job"))
-        except (InvalidInput, UnsupportedFeature):
-            pass  # it needs something; what it asked for until then is kept
-        finally:
-            OPENED.reset(listening)
-        for found, ledger in opened:
-            if _STRANGE.items() <= found.items():
-                shapes |= ledger.shapes
+    strange, spelling = _STRANGE[0], ""
+    shapes, asked = _asked(name, strange)
+    if not asked:
+        strange, spelling = _STRANGE[1], " Names may have dashes for underscores."
+        shapes, asked = _asked(name, strange)
+    tables = {key: dict[str, Any]() for key in sorted(asked - shapes.keys()) if "." not in key}
+    inside, _ = _asked(name, strange | tables)
+    for key, known in inside.items():
+        table, dot, _ = key.partition(".")
+        if dot and table in tables:
+            shapes[key] = known
     if not shapes:
         return None
     about = (
         f"A file of {name}. Keys that are read of any, references filled in; null stands for an "
         "absent key, of several names for one thing the first that is there counts, other keys are "
-        "free, and some are read beside certain values only."
+        f"free, and some are read beside certain values only.{spelling}"
     )
     return titled(f"a job of {name}", _inside(shapes, ""), about=about)
+
+
+def _asked(name: str, file: Mapping[str, Any]) -> tuple[dict[str, list[Schema]], set[str]]:
+    """What a reader takes of each key of a file that it asks for, and all keys that it asks for."""
+    module, function = FORMATS[name]
+    reader: Callable[[str, Beside], Any] = getattr(import_module(f"{__name__}.{module}"), function)
+    as_toml = (
+        f"[{key}]\n" + "".join(f"{k} = {v}\n" for k, v in t.items()) for key, t in file.items()
+    )
+    opened: list[tuple[Mapping[str, Any], Any]] = []
+    listening = OPENED.set(opened)
+    try:
+        for text, suffix in ((json.dumps(file), "yaml"), ("".join(as_toml), "toml")):
+            with suppress(InvalidInput, UnsupportedFeature):  # what was asked until then is kept
+                reader(text, Beside(name=f"job.{suffix}"))
+    finally:
+        OPENED.reset(listening)
+    shapes: dict[str, list[Schema]] = {}
+    asked: set[str] = set()
+    for found, ledger in opened:
+        if file.items() <= found.items():
+            shapes |= ledger.shapes
+            asked |= ledger.asked
+    return shapes, asked
 
 
 def _inside(shapes: Mapping[str, list[Schema]], path: str) -> Schema:
