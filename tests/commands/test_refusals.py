@@ -649,6 +649,8 @@ MISREAD = {
     "small.json": "name one before the file, as trainwright explain small.json",
     "llama3-8b": "name one before the model, as trainwright plan llama3-8b",
     "zb-h1": "did you mean trainwright schedule --family zb-h1?",
+    "explain a -- --b=c": 'explain takes DOCUMENT, got "--b=c" beside it; trainwright explain',
+    "report .": 'cannot be read, it is a folder: "."; name a file that can be read',
     "topology": 'got "topology"; there are plan, estimate, fit,',
     "plan a \x1b[31m": r'got "\x1b[31m" beside it',
 }

@@ -423,7 +423,7 @@ def _too_many(rest: Sequence[str], ctx: click.Context) -> Fault:
 def _joined(word: str, ctx: click.Context) -> str:
     """The list that was meant where a word stands behind the value of an option of lists."""
     typed = _typed(ctx)
-    at = typed.index(word)
+    at = typed.index(word) if word in typed else 0
     flag, value = typed[at - 2 : at] if at > 1 else ("", "")
     rows = {f"--{row.flag}": row for row in rows_of_command(str(ctx.info_name))}
     is_list = flag in rows and "," in rows[flag].reader.metavar

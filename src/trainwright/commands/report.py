@@ -185,7 +185,8 @@ def command(
     **options: Any,
 ) -> None:
     """Write the page; `open` shows it."""
-    where = output or Path(documents[0]).with_suffix(".html")
+    first = Path(documents[0])
+    where = output or (first.with_suffix(".html") if first.name else first / "report.html")
     check_output(where, *documents, document=False)
     page = report(*documents, **options)
     save(page.save_html, where)
