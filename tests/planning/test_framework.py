@@ -287,6 +287,35 @@ def test_selective_is_there_where_the_framework_has_every_module_that_is_named()
         runnable_spaces(selective, ("norm", "mlp_activation"))
 
 
+def test_selective_is_there_where_all_blocks_route_their_tokens(tmp_path):
+    """What it repeats of the feed-forward part is then of experts, which the framework can."""
+    model = tmp_path / "config.json"
+    job = {"cluster": "dgx-h100", "devices": 8, "global_batch": 16, "sequence": 4096}
+    degrees = {"tp": 1, "pp": 2, "dp": 4, "cp": 1, "ep": 4, "zero": 1, "micro_batch": 1}
+    job |= {"memory": "28GiB", "schedule": "1f1b", **degrees}
+    experts = {"num_hidden_layers": 6, "model_type": "mixtral", "hidden_size": 4096}
+    experts |= {"intermediate_size": 14336, "num_attention_heads": 32, "vocab_size": 32000}
+    experts |= {"num_local_experts": 8, "num_experts_per_tok": 2, "num_key_value_heads": 8}
+    model.write_text(json.dumps(experts))
+    run = trainwright.estimate(
+        str(model), software="megatron", recompute="selective", **job
+    ).document
+    assert run.fits
+    assert trainwright.export(run, "megatron")
+    plan = trainwright.plan(str(model), framework="megatron", top=0, **job).document
+    assert plan.step_time_s <= run.step_time_s
+
+
+def test_selective_is_what_the_kernels_make_it():
+    """Without a fused kernel it repeats the attention alone, which the framework can."""
+    selective = {"framework": "megatron", "recompute": "selective", "flash_attention": False}
+    job = {"cluster": "dgx-h100", "devices": 2, "global_batch": 8, "sequence": 1024, "top": 0}
+    plan = trainwright.plan("gpt2", **job, **selective, tp=1, cp=1, pp=1).document
+    assert "selective" in plan.stages[0].options.values()
+    with pytest.raises(InvalidInput, match="must hold one that megatron has: none, full"):
+        trainwright.plan("gpt2", **job, **selective | {"flash_attention": True})
+
+
 def test_what_is_recomputed_of_a_block_is_named_kept_in_the_document_and_exported(tmp_path):
     document = trainwright.plan(
         "mixtral-8x7b",
@@ -386,7 +415,12 @@ def test_on_tpus_an_estimate_expects_the_speed_that_a_plan_does():
 @pytest.mark.parametrize(
     ("named", "status", "said"),
     [
-        ({}, "optimal", "planned for trl: no plan fits that megatron or automodel launches"),
+        (
+            {},
+            "optimal",
+            "planned for trl: no plan fits as asked that megatron, automodel, torchtitan@0.3 or "
+            "pytorch launches",
+        ),
         ({"framework": "megatron"}, "infeasible", None),
     ],
 )

@@ -13,14 +13,14 @@ are sums over this list, and a test says so.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
 from trainwright.errors import Fault, refuse
-from trainwright.model.config import LayerKind, Norm
+from trainwright.model.config import LayerKind, Norm, TransformerConfig
 from trainwright.model.run_shape import Routing, RunShape
 
 ATTENTION_CORE: Final = "attention_core"
@@ -55,6 +55,16 @@ MODULE_NAMES: Final = MappingProxyType(
 def usual_modules(*, fused_attention: bool) -> tuple[str, ...]:
     """What "selective" recomputes of a block unless told: keeps much, costs little."""
     return (NORM, MLP_ACTIVATION) if fused_attention else (ATTENTION_CORE,)
+
+
+def modules_by_block(modules: Iterable[str], model: TransformerConfig) -> tuple[str, ...]:
+    """The same, activations told apart by the kind of block that the model has them in."""
+    experts = model.experts
+    routed = {experts is not None and experts.at(i) for i in range(model.num_layers)}
+    of_kind = {False: MLP_ACTIVATION, True: EXPERT_ACTIVATION}
+    activations = [name for is_routed, name in of_kind.items() if is_routed in routed]
+    own = {MLP_ACTIVATION: activations}
+    return tuple(dict.fromkeys(name for each in modules for name in own.get(each, [each])))
 
 
 class OperatorKind(StrEnum):

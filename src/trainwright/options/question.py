@@ -502,15 +502,18 @@ def _launchable(
 # -------------------------------------------------------------------------------------------
 
 _TILE: Final = 16384  # tokens
+_MOST_PIECES: Final = 2  # what is cut: the loss, and feed-forward parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leaner:
     """A question that keeps less on a device, in words, and as options of `plan` that ask it.
 
-    `asked` is the question that it keeps less than.
+    `asked` is the question that it keeps less than. The higher the `rung` the less is kept, whoever
+    launches it.
     """
 
+    rung: int
     words: str
     options: str
     question: ModelQuestion
@@ -527,18 +530,17 @@ class Leaner:
         return f"{self.option}: nothing fits without {first.words}; {said} is planned"
 
 
-def leaner_calls(call: ModelCall, *, is_named: bool) -> Iterator[ModelCall]:
-    """The call, then those that keep ever less on a device, as far as the framework can.
+def leaner_calls(calls: Iterable[ModelCall]) -> list[ModelCall]:
+    """Those that keep ever less on a device, as far as the frameworks of the calls can, by rung.
 
-    They differ in the recipe, which their documents carry. States of the optimizer are moved alone
-    only for a framework that `is_named`: where none is, others are to be asked first.
+    They differ in the recipe, which their documents carry.
     """
-    yield call
-    for each in leaner_questions(call.question):
-        moved = each.question.settings.recipe.offload
-        if not is_named and moved is not None and not moved.activations:
-            continue
-        yield replace(call, question=each.question, leaner=each)
+    found = [
+        (each.rung, replace(call, question=each.question, leaner=each))
+        for call in calls
+        for each in leaner_questions(call.question)
+    ]
+    return [call for _, call in sorted(found, key=lambda one: one[0])]
 
 
 _BRIEF_S: Final = 2.0  # CPU seconds for a look at what is leaner than what fits
@@ -601,6 +603,7 @@ def leaner_questions(question: ModelQuestion) -> Iterator[Leaner]:
     pieces, words, options = _pieces(question, capability_of(framework))
     for count in range(1, len(words) + 1):
         yield Leaner(
+            rung=count,
             words=" and ".join(words[:count]) + " over some of the tokens at a time",
             options=" ".join(options[:count]),
             question=_trained(question, replace(recipe, **dict(pieces[:count]))),
@@ -609,7 +612,7 @@ def leaner_questions(question: ModelQuestion) -> Iterator[Leaner]:
     cluster, modes = clusters.with_host(question.cluster), question.allowed.recompute
     if cluster.accelerator.host is None:
         return
-    for offload, whole in _rungs(framework):
+    for rung, offload, whole in _rungs(framework):
         if offload.activations and Recompute.FULL not in modes:
             continue
         if whole and not pieces:
@@ -627,6 +630,7 @@ def leaner_questions(question: ModelQuestion) -> Iterator[Leaner]:
         flags += ["--recompute full"] if offload.activations and modes != (Recompute.FULL,) else []
         also = f", {' and '.join(words)} over some of the tokens at a time" if whole else ""
         yield Leaner(
+            rung=_MOST_PIECES + rung,
             words=f"{offload.in_words} on the host{also}",
             options=" ".join([*flags, *(options if whole else ())]),
             question=_trained(replace(question, cluster=cluster, allowed=allowed), moved),
@@ -654,8 +658,12 @@ def _pieces(
     return fields_of, [each[2] for each in found], [f"{each[3]} {each[1]}" for each in found]
 
 
-def _rungs(framework: str) -> Iterator[tuple[Offload, bool]]:
-    """What a framework moves to the host, ever more of it, and whether it cuts tokens, too."""
+def _rungs(framework: str) -> Iterator[tuple[int, Offload, bool]]:
+    """What a framework moves to the host, ever more of it, and whether it cuts tokens, too.
+
+    The first number tells how much that is: activations, states of the optimizer, both, and both
+    beside such cuts.
+    """
     own, whole = capability_of(framework), 1.0 if framework in MOVES_GRADIENTS else 0.0
     keeps = own.can(Feature.OFFLOAD_RECOMPUTED)
     states = own.can(Feature.OFFLOAD)
@@ -663,13 +671,13 @@ def _rungs(framework: str) -> Iterator[tuple[Offload, bool]]:
     moved = Offload(optimizer=1.0, gradients=whole, weights=whole)
     both = replace(moved, activations=kept.activations)
     if keeps:
-        yield kept, False
+        yield 1, kept, False
     if states:
-        yield moved, False
+        yield 2, moved, False
     if keeps and states:
-        yield both, False
+        yield 3, both, False
     if keeps or states:
-        yield both if states else kept, True
+        yield 4, both if states else kept, True
 
 
 def of_what_is_told_apart(model: Trained, allowed: Allowed, stated: Any = None) -> Allowed:
@@ -783,7 +791,7 @@ def _not_run_together(question: ModelQuestion) -> Iterator[Fault]:
 
     own = RunnableDegrees.of(question)
     try:
-        runnable_spaces(question.allowed, question.settings.recompute_modules)
+        runnable_spaces(question.allowed, question.repeated_modules)
     except InvalidInput:
         return
     for fault in () if own is None else own.faults_of(question.allowed):

@@ -28,7 +28,7 @@ from trainwright.model import (
     StateSpace,
     TransformerConfig,
 )
-from trainwright.model.operator import EXPERT_ACTIVATION, MLP_ACTIVATION, usual_modules
+from trainwright.model.operator import modules_by_block, usual_modules
 from trainwright.model.recipe import ALL_IN_16_BIT
 from trainwright.plans.capability import Demands, RecomputeForm, known_target
 from trainwright.plans.capability_table import MOVES_GRADIENTS, PRODUCTS
@@ -309,12 +309,7 @@ class Job:
     @property
     def _modules_by_block(self) -> frozenset[str]:
         """The same, activations told apart by the kind of block they are in."""
-        experts, found = self.model.experts, set(self.selected_modules)
-        routed = [experts is not None and experts.at(i) for i in range(self.model.num_layers)]
-        if MLP_ACTIVATION in found and any(routed):
-            found |= {EXPERT_ACTIVATION}
-            found -= {MLP_ACTIVATION} if all(routed) else set()
-        return frozenset(found)
+        return frozenset(modules_by_block(self.selected_modules, self.model))
 
     @property
     def _axis_order(self) -> AxisOrder | None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from trainwright.frameworks.megatron import SHARDING, format_layout
 from trainwright.model import NO_OFFLOAD
-from trainwright.model.operator import EXPERT_ACTIVATION, MLP_ACTIVATION, usual_modules
+from trainwright.model.operator import modules_by_block, usual_modules
 from trainwright.planning.question.question import ZERO_STAGES, Allowed, Span
 from trainwright.plans.capability import capability_of
 from trainwright.plans.capability_table import LOSS_CHUNKS, PRODUCTS
@@ -298,10 +298,9 @@ def _megatron_recompute(run: Configuration, model: TransformerConfig) -> Words |
         case Recompute.NONE:
             return {}
         case Recompute.SELECTIVE if run.recompute_blocks is None:
-            names = dict(capability_of("megatron").modules or {})
-            if model.experts is not None and all(map(model.experts.at, range(model.num_layers))):
-                names[MLP_ACTIVATION] = names[EXPERT_ACTIVATION]
+            names = capability_of("megatron").modules or {}
             modules = run.recompute_modules or usual_modules(fused_attention=run.fused_attention)
+            modules = modules_by_block(modules, model)
             if not set(modules) <= set(names):
                 return None
             shown = [names[each] for each in modules]

@@ -36,6 +36,7 @@ from trainwright.model import (
     RunShape,
     model_flops_per_sequence,
 )
+from trainwright.model.operator import modules_by_block, usual_modules
 from trainwright.model.recipe import model_module_faults
 from trainwright.plans import Plan, StepPrediction, configuration
 from trainwright.plans.plan import (
@@ -365,6 +366,15 @@ class ModelQuestion:
     def config(self) -> TransformerConfig:
         """What the model is; raises `UnsupportedFeature` where only its costs are known."""
         return described(self.model)
+
+    @property
+    def repeated_modules(self) -> tuple[str, ...]:
+        """What "selective" repeats of a block, by the kinds of blocks that the model has."""
+        settings = self.settings
+        fused = settings.kernels.fused_attention
+        named = settings.recompute_modules or usual_modules(fused_attention=fused)
+        is_known = not isinstance(self.model, MeasuredModel)
+        return modules_by_block(named, self.config) if is_known else named
 
     @property
     def cuts_head(self) -> bool:

@@ -324,7 +324,7 @@ def eased(question: ModelQuestion) -> Iterator[tuple[Relaxation, Allowed]]:
         if any(weight_faults(replace(question, allowed=freer))):
             continue
         try:
-            runnable_spaces(freer, question.settings.recompute_modules)
+            runnable_spaces(freer, question.repeated_modules)
         except InvalidInput:
             continue
         yield fix, freer

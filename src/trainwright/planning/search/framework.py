@@ -113,11 +113,11 @@ _FORM_OF: Final = {
 
 
 def runnable_spaces(
-    allowed: Allowed, modules: tuple[str, ...] | None = None
+    allowed: Allowed, modules: tuple[str, ...] = (MLP_ACTIVATION,)
 ) -> tuple[Allowed, ...]:
     """The parts of what is allowed that its framework can run; itself where none is named.
 
-    `modules` are what "selective" repeats, the usual ones where absent. Raises `InvalidInput`
+    `modules` are what "selective" repeats (`repeated_modules`). Raises `InvalidInput`
     under the fields of `Allowed` where nothing is left of one.
     """
     if allowed.framework is None:
@@ -169,7 +169,7 @@ def sketch_runnable(
     to order the actions of one of their plans takes as long as all the rest.
     """
     shelves, aim = shelves or Shelves(), StepAim()
-    spaces = runnable_spaces(question.allowed, question.settings.recompute_modules)
+    spaces = runnable_spaces(question.allowed, question.repeated_modules)
     parts = [replace(question, allowed=space) for space in spaces]
     frontiers = [
         opened(part, budget, aim, shelves, is_quick=True).frontier
@@ -259,7 +259,7 @@ def _unrunnable(question: ModelQuestion, target: str) -> Iterator[Fault]:
             yield Fault("schedule", f"{target} does not run {family}")
     try:
         named = replace(allowed, framework=target)
-        runnable_spaces(named, question.settings.recompute_modules)
+        runnable_spaces(named, question.repeated_modules)
     except InvalidInput as error:
         yield from error.faults
 
@@ -559,7 +559,7 @@ def _parts(
 
     What that finds is to beat in the others, most of which are over at once.
     """
-    spaces = runnable_spaces(question.allowed, question.settings.recompute_modules)
+    spaces = runnable_spaces(question.allowed, question.repeated_modules)
     parts = [replace(question, allowed=space) for space in spaces]
     if wanted.is_bounded or wanted.num_alternatives or len(parts) == 1:
         return [(part, None) for part in parts]
@@ -805,9 +805,7 @@ def _of_one_replica(allowed: Allowed) -> Iterator[Allowed]:
         yield replace(allowed, zero_stages=own, data=_ONE, context=_ONE)
 
 
-def _by_recompute(
-    allowed: Allowed, own: Capability, modules: tuple[str, ...] | None
-) -> Iterator[Allowed]:
+def _by_recompute(allowed: Allowed, own: Capability, modules: tuple[str, ...]) -> Iterator[Allowed]:
     """One mode for all blocks, where each block cannot have its own."""
     forms = own.recompute_forms()
     if Recompute.OFFLOAD in allowed.recompute and not own.can(Feature.OFFLOAD_BLOCKS):
@@ -855,8 +853,8 @@ def _by_backward(allowed: Allowed, own: Capability) -> Iterator[Allowed]:
             yield from _of_one_replica(beside)
 
 
-def _has(mode: Recompute, own: Capability, modules: tuple[str, ...] | None) -> bool:
-    """Whether all blocks can be run so; "selective" repeats activations where none is named."""
+def _has(mode: Recompute, own: Capability, modules: tuple[str, ...]) -> bool:
+    """Whether all blocks can be run so; "selective" repeats the `modules`."""
     if mode is Recompute.SELECTIVE and own.modules is not None:
-        return own.modules.keys() >= set(modules or (MLP_ACTIVATION,))
+        return own.modules.keys() >= {*modules}
     return _FORM_OF[mode] in own.recompute_forms()

@@ -883,7 +883,7 @@ def parts_on_pools(question: ModelQuestion) -> Iterator[ModelQuestion]:
     allowed = question.allowed
     if allowed.framework and not capability_of(allowed.framework).can(Feature.SEVERAL_KINDS):
         return
-    for space in runnable_spaces(allowed, question.settings.recompute_modules):
+    for space in runnable_spaces(allowed, question.repeated_modules):
         if not splits_itself(allowed):
             yield replace(question, allowed=space)
         elif 1 in space.pipeline:
