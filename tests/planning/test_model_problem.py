@@ -26,6 +26,7 @@ from trainwright.planning.search.plans import (
     hold_tied_once,
     require_largest_transient,
     roomy_problem,
+    state_bytes,
 )
 from trainwright.plans import Plan, Stage
 from trainwright.plans.plan import Parallelism
@@ -109,6 +110,21 @@ def test_what_fits_the_roomy_problem_fits_and_what_fits_fits_the_lean_profile(dr
     if really and candidate.zero_stage == 0:
         lean = require_largest_transient(hold_tied_once(profile))
         assert fits((lean, candidate_setting(tight, candidate, profile)), plan)
+
+
+@pytest.mark.parametrize("num_mtp_layers", range(4))
+def test_further_tokens_share_embedding_and_head_once(num_mtp_layers):
+    """However many layers predict them: each is like the others, and holds no share of its own."""
+    model = replace(UNTIED, num_mtp_layers=num_mtp_layers)
+    asked = question(model)
+    estimator = Estimator(model=model, cluster=asked.cluster)
+    profile = estimate_profile(estimator, asked, Point(microbatch_size=1, tensor=1))
+    layers = profile.structure.layers
+    options = ("none",) * len(layers)
+    stage = Stage.uniform(tuple(range(len(layers))), options, data_parallel=1, tensor_parallel=1)
+    plan = Plan(stages=(stage,), num_microbatches=64, microbatch_size=1, parallelism=Parallelism())
+    memory = predict_step(plan, profile, asked.cluster).stages[0].memory
+    assert state_bytes(profile).sum() == pytest.approx(memory.static_bytes)
 
 
 @pytest.mark.parametrize("model", [TIED, UNTIED], ids=["tied", "untied"])

@@ -10,6 +10,7 @@ synchronisation is left out; `step` knows how much of it hides.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
@@ -170,13 +171,18 @@ def _weights(profile: Profile) -> Floats:
 
 
 def hold_tied_once(profile: Profile) -> Profile:
-    """Tied parameters are with the first of their layers alone: no plan holds less."""
+    """Tied parameters are with one of their layers alone: no plan holds less.
+
+    That is the first that no other is like, as layers that are alike hold as much; where there is
+    none, no layer holds them.
+    """
     costs, layers = profile.costs, profile.structure.layers
-    once, static = _exists_once(profile), costs.static_bytes.copy()
+    static = costs.static_bytes.copy()
     for group in profile.structure.shared_parameters:
-        for layer in group.layers[1:]:
-            rows = np.array(costs.rows_of(layers[layer].layer_class))
-            assert once[rows].all(), "a layer that shares parameters is one of its kind"
+        kinds = Counter(layers[layer].layer_class for layer in group.layers)
+        holder = next((kind for kind, count in kinds.items() if count == 1), None)
+        for kind in kinds.keys() - {holder}:
+            rows = np.array(costs.rows_of(kind))
             weight = static[rows, 0, StaticKind.WEIGHT]
             tied = group.bytes / costs.tensor_parallel[rows]
             kept = np.where(weight > 0, 1 - np.minimum(1.0, tied / np.maximum(weight, 1e-300)), 1.0)
