@@ -23,9 +23,15 @@ ONE = SpanRecord(least=1, most=1)
 WORDS = "no plan that the request admits is faster, proved"
 
 
+def words(framework):
+    """Of a framework, named or not, a proof is about what it launches."""
+    launched = "" if framework is None else f" and {framework} launches"
+    return f"no plan that the request admits{launched} is faster, proved"
+
+
 def test_a_proof_is_about_every_plan_that_the_request_admits():
     for framework, schedules in (("megatron", None), (None, ("stp",))):
-        assert proof(planned(framework, schedules)) == WORDS
+        assert proof(planned(framework, schedules)) == words(framework)
 
 
 def test_a_proof_says_which_schedules_it_is_not_about():
@@ -37,11 +43,13 @@ def test_a_proof_says_that_it_is_not_about_copies_of_state_nobody_named():
     beside = "nothing is claimed of other numbers of state copies unless named"
     for framework in ("megatron", None):
         free = planned(framework, ("1f1b",), state_copies=None)
-        assert proof(free) == f"{WORDS}; {beside}"
-        assert proof(planned(framework, ("1f1b",), state_copies=None, zero_stages=(0,))) == WORDS
+        assert proof(free) == f"{words(framework)}; {beside}"
+        none_sharded = planned(framework, ("1f1b",), state_copies=None, zero_stages=(0,))
+        assert proof(none_sharded) == words(framework)
     few = replace(free, request=replace(free.request, num_devices=2))
     assert proof(few) == WORDS  # too few devices for two groups of several replicas
-    assert proof(planned("deepspeed", ("1f1b",), state_copies=None)) == WORDS  # runs no copies
+    found = planned("deepspeed", ("1f1b",), state_copies=None)
+    assert proof(found) == words("deepspeed")  # which runs no copies
 
 
 def test_a_proof_says_that_it_is_not_about_experts_cut_in_between_unless_that_is_asked():
@@ -49,11 +57,12 @@ def test_a_proof_says_that_it_is_not_about_experts_cut_in_between_unless_that_is
     found = planned("megatron", None, tensor=None)
     mixture = replace(found, parallelism=replace(found.parallelism, expert_tensor=1))
     wide = replace(mixture, request=replace(mixture.request, num_devices=16))
-    assert proof(wide) == f"{WORDS}; {beside}"
+    assert proof(wide) == f"{words('megatron')}; {beside}"
     for space in ({"tensor": SpanRecord(most=2)}, {"expert_tensor": SpanRecord(most=8)}):
         narrow = replace(wide.request.space, **space)
-        assert proof(replace(wide, request=replace(wide.request, space=narrow))) == WORDS
-    assert proof(found) == WORDS  # has no experts
+        asked = replace(wide.request, space=narrow)
+        assert proof(replace(wide, request=asked)) == words("megatron")
+    assert proof(found) == words("megatron")  # has no experts
 
 
 def test_a_proof_says_with_what_a_run_is_made_smaller():
@@ -61,7 +70,11 @@ def test_a_proof_says_with_what_a_run_is_made_smaller():
     recipe = Recipe(loss_chunk=1024, offload=Offload(optimizer=1.0))
     said = "the loss over 1024 tokens at a time and optimizer on the host"
     moved = replace(found, request=replace(found.request, recipe=recipe))
-    assert proof(moved) == f"no plan that the request admits with {said} is faster, proved"
+    assert proof(moved) == words("megatron").replace(" is faster", f" with {said} is faster")
+    left = replace(moved, status=Status.GAP, gap=0.012)
+    assert proof(left).endswith(
+        f"to a proved bound on all plans that megatron launches with {said}"
+    )
 
 
 def says(document):

@@ -108,24 +108,28 @@ class _Tried(NamedTuple):
 
 
 def _in_turn(call: ModelCall, tried: Sequence[_Tried], budget: Budget) -> Iterator[ModelCall]:
-    """The call, then those that keep less on a device; then the same of other frameworks.
+    """The call, then other frameworks' as it stands; then those that keep ever less on a device.
 
     Each is to be among the `tried` before the next is asked for. Behind a leaner one that fits come
-    those that are leaner still and may be quicker, and no other framework.
+    those that may be quicker, as lean or leaner still.
     """
-    for asked in (call, *call.otherwise):
-        leaner = leaner_calls(asked, is_named=not call.otherwise)
-        for each in leaner:
-            if each is not asked and is_more_than_all_devices_hold(each.question):
-                continue
-            yield each
-            if tried[-1].outcome.priced:
-                for other in leaner if each is not asked else ():
-                    if may_be_quicker(other, min(one.step_s for one in tried), budget):
-                        yield other
-                return
-            if budget.stopped:
-                return
+    everyone = (call, *call.otherwise)
+    for asked in everyone:
+        yield asked
+        if tried[-1].outcome.priced or budget.stopped:
+            return
+    leaner = iter(leaner_calls(everyone))
+    for asked in leaner:
+        if is_more_than_all_devices_hold(asked.question):
+            continue
+        yield asked
+        if tried[-1].outcome.priced:
+            for other in leaner:
+                if may_be_quicker(other, min(one.step_s for one in tried), budget):
+                    yield other
+            return
+        if budget.stopped:
+            return
 
 
 def _told_of(call: ModelCall, tried: Sequence[_Tried], budget: Budget) -> _Tried:
@@ -141,8 +145,9 @@ def _told_of(call: ModelCall, tried: Sequence[_Tried], budget: Budget) -> _Tried
         told = saying_what_fits(told, fitting[0].call, outcome, budget)
     target = str(told.question.allowed.framework)
     names = dict.fromkeys(str(one.call.question.allowed.framework) for one in tried)
-    if before := [name for name in names if name != target]:
-        said = f"planned for {target}: no plan fits that {_either(before)} launches"
+    before = [name for name in names if name != target]
+    if before and target != call.question.allowed.framework:
+        said = f"planned for {target}: no plan fits as asked that {_either(before)} launches"
         told = _saying(told, said)
     return _Tried(told, outcome)
 

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from trainwright.execution import Budget
     from trainwright.model import Precision, Recipe
     from trainwright.planning.search.search import Outcome
+    from trainwright.plans.plan import SpaceRecord
     from trainwright.profile.measured_model import Trained
 
 
@@ -397,16 +398,19 @@ def _proved(document: ModelPlanResult) -> str:
     if document.status is Status.OPTIMAL:
         return f"no {proved_space(document)} is faster, proved"
     gap = f"gap <= {format_percent_up(document.gap or 0)} to a proved bound"
-    if document.groups and document.request.space.framework:
+    launched = launched_in_words(document.request.space)
+    if document.groups and launched:
         return f"{gap} on every {proved_space(document)}"
     step_s, one_stage_s = document.step_time_s or 0.0, document.lower_bound_one_stage_s
     if document.lower_bound_one_order_s is not None:
         own = relative_gap(step_s, document.lower_bound_one_order_s)
         order = f"{format_percent_up(own)} to that of plans in this order of the layers"
         return f"{gap} on all orders of the layers, {order}"
+    made = _as_it_fits(document)
+    plans = f"{gap} on all plans{launched}{made}"
     if one_stage_s is None or relative_gap(step_s, one_stage_s) > OPTIMAL_TOLERANCE:
-        return gap
-    return f"{gap} on all plans; no plan with one stage per rank is faster"
+        return plans if launched or made else gap
+    return f"{plans}; none with one stage per rank is faster"
 
 
 def _as_it_fits(document: ModelPlanResult) -> str:
@@ -428,11 +432,17 @@ def proved_space(document: ModelPlanResult) -> str:
 
     Where nothing fits as asked the request is what is planned in its place, which is told with it.
     """
+    space = document.request.space
     if not document.groups:
-        return f"plan that the request admits{_as_it_fits(document)}"
-    framework = document.request.space.framework
-    launched = f" that {framework} launches (replicas alike on all pools)" if framework else ""
-    return f"plan of the space{launched}"
+        launched = f" and {space.framework} launches" if space.framework else ""
+        return f"plan that the request admits{launched}{_as_it_fits(document)}"
+    alike = " (replicas alike on all pools)" if space.framework else ""
+    return f"plan of the space{launched_in_words(space)}{alike}"
+
+
+def launched_in_words(space: SpaceRecord) -> str:
+    """Whose plans are meant, named or not: those that a framework launches."""
+    return f" that {space.framework} launches" if space.framework else ""
 
 
 def _shares(parts_s: Mapping[str, float], step_s: float) -> str:

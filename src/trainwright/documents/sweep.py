@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from trainwright.documents.model_plan import ModelPlanResult
 from trainwright.documents.model_search import remake_model_plan
-from trainwright.documents.plan_view import plan_view
+from trainwright.documents.plan_view import launched_in_words, plan_view
 from trainwright.documents.printing import layout_cells, layout_columns
 from trainwright.documents.view import (
     MARKS,
@@ -763,12 +763,16 @@ def _bound(document: ModelSweepResult) -> str:
     bound = document.objective_bound
     if document.devices_from is None or bound is None or document.gap is None:
         return ""
-    where = f"of all plans on {_range(document)}"
+    where = f"of {_all_plans(document)} on {_range(document)}"
     if document.status is Status.OPTIMAL:
         return f", the best {where}, proved"
     word = "more" if document.objective == "tokens-per-device" else "less"
     shown = objective_figure(document.objective, bound)
     return f"; none {where} has {word} than {shown}, gap <= {format_percent_up(document.gap)}"
+
+
+def _all_plans(document: ModelSweepResult) -> str:
+    return f"all plans{launched_in_words(document.request.space)}"
 
 
 def _range(document: ModelSweepResult) -> str:
@@ -785,10 +789,12 @@ def _front(document: ModelSweepResult) -> Iterator[str]:
         yield "how far a plan between them may be better is not known: a search did not end"
         return
     if document.pareto_within <= OPTIMAL_TOLERANCE:
-        yield f"of all plans on {_range(document)} none beats them, proved"
+        yield f"of {_all_plans(document)} on {_range(document)} none beats them, proved"
         return
     share = format_percent_up(document.pareto_within)
-    yield f"for every plan on {_range(document)}, one of them is at most {share} worse in both"
+    launched = launched_in_words(document.request.space)
+    where = f"plan{launched} on {_range(document)}"
+    yield f"for every {where}, one of them is at most {share} worse in both"
 
 
 def objective_figure(objective: str, value: float) -> str:
