@@ -418,8 +418,8 @@ def test_on_tpus_an_estimate_expects_the_speed_that_a_plan_does():
         (
             {},
             "optimal",
-            "planned for trl: no plan fits as asked that megatron, automodel, torchtitan@0.3 or "
-            "pytorch launches",
+            "planned for pytorch: no plan fits as asked that megatron, automodel, trl or "
+            "torchtitan@0.3 launches",
         ),
         ({"framework": "megatron"}, "infeasible", None),
     ],
@@ -431,8 +431,8 @@ def test_where_no_plan_of_the_usual_framework_fits_the_others_are_asked(named, s
     told = [each for each in found.warnings if each.startswith("framework: ")]
     assert told == ([] if said is None else [f"framework: {said}"])
     if said is not None:
-        assert found.request.space.framework == "trl"
-        assert "trl" in found.launched_by()
+        assert found.request.space.framework == "pytorch"
+        assert "pytorch" in found.launched_by()
 
 
 @pytest.mark.slow

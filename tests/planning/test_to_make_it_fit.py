@@ -290,7 +290,10 @@ def test_the_least_that_fits_is_planned_or_what_keeps_less_and_is_quicker(
     document = made.document
     assert document.stages
     assert document.request.recipe.loss_chunk == 1024
-    assert any(f"loss-chunk: nothing fits without {said}" in each for each in document.warnings)
+    assert any(
+        f"loss-chunk: nothing fits as asked; planned with {said}" in each
+        for each in document.warnings
+    )
 
 
 def test_room_on_hosts_is_asked_of_the_devices_that_a_change_adds() -> None:

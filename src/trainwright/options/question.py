@@ -526,8 +526,8 @@ class Leaner:
 
     def after(self, first: Leaner) -> str:
         """What is said of its plan where the `first` that fits is itself, or one that is slower."""
-        said = "so this" if self is first else f"{self.words}, which is quicker,"
-        return f"{self.option}: nothing fits without {first.words}; {said} is planned"
+        than = "" if self is first else f", which is quicker than with {first.words}"
+        return f"{self.option}: nothing fits as asked; planned with {self.words}{than}"
 
 
 def leaner_calls(calls: Iterable[ModelCall]) -> list[ModelCall]:
