@@ -735,3 +735,15 @@ def test_every_stage_repeats_as_many_of_its_first_blocks(seed):
         for s in stages
     ]
     assert in_first_blocks(everywhere, profile) == tuple(everywhere)
+
+
+@pytest.mark.slow
+def test_where_plans_are_counted_more_memory_loses_none():
+    """The next search leaves less room than what was found holds, however much there is."""
+    job = {"cluster": "dgx-h100", "devices": 16, "global_batch": 16, "sequence": 4096, "top": 0}
+    job |= {"framework": "torchtitan", "pp": 1, "tp": 1, "cp": 1, "etp": 1}
+    little, more = (
+        trainwright.plan("moonlight-16b-a3b", memory=memory, **job).document
+        for memory in ("44GiB", "48GiB")
+    )
+    assert more.step_time_s < little.step_time_s

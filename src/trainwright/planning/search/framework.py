@@ -449,32 +449,33 @@ def _plan_counted(question: ModelQuestion, budget: Budget, wanted: _Wanted) -> M
         return plan_runnable(asked, budget, **more._asdict())
 
     def fitting_of(found: ModelOutcome) -> tuple[list[Priced], float]:
-        """The plans that fit, and how many bytes the others lack at least."""
+        """The plans that fit, and the most that another may hold to fit; 0 where all do."""
         lacks = [missing_of_plan(question, p.plan, p.profile, p.step) for p in found.priced]
-        fitting = [p for p, lack in zip(found.priced, lacks, strict=True) if lack <= 0]
-        return fitting, min((lack for lack in lacks if lack > 0), default=0.0)
+        both = [*zip(found.priced, lacks, strict=True)]
+        room = (p.step.peak_memory_bytes - lack for p, lack in both if lack > 0)
+        return [p for p, lack in both if lack <= 0], max(room, default=0.0)
 
     def with_less_room(asked: ModelQuestion, found: ModelOutcome) -> list[Priced]:
         """What fits of the plans that need less by the margins than what was found."""
         room_bytes = asked.cluster.accelerator.usable_bytes
         for _ in range(_SEARCHES - 1):
-            fitting, missing_bytes = fitting_of(found)
-            if fitting or not missing_bytes or budget.stopped:
+            fitting, enough_bytes = fitting_of(found)
+            if fitting or not enough_bytes or budget.stopped:
                 return fitting
-            room_bytes -= min(missing_bytes, _LESS * room_bytes)
+            room_bytes = max(min(room_bytes, enough_bytes), (1 - _LESS) * room_bytes)
             cluster = with_usable(asked.cluster, room_bytes)
             found = search(replace(asked, cluster=cluster))
         return fitting_of(found)[0]
 
     first = search(alone)
-    fitting, missing_bytes = fitting_of(first)
+    fitting, enough_bytes = fitting_of(first)
     allowed = question.allowed
-    if not fitting and missing_bytes and 1 in allowed.pipeline and allowed.pipeline != _ONE:
+    if not fitting and enough_bytes and 1 in allowed.pipeline and allowed.pipeline != _ONE:
         # Plans without a pipeline are few, and what is counted is most of what they hold.
         unpiped = replace(alone, allowed=replace(allowed, pipeline=_ONE))
         with suppress(InvalidInput):  # nothing may be left of a field
             fitting = with_less_room(unpiped, search(unpiped))
-    if not fitting and missing_bytes:
+    if not fitting and enough_bytes:
         fitting = with_less_room(alone, first)
     proved = first.exhausted and bool(fitting or not first.priced)
     told = of_kinds(fitting, len(fitting)) if in_kind else tuple(fitting)
