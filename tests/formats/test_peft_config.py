@@ -11,7 +11,7 @@ import trainwright
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.formats import catalog
 from trainwright.formats.hf_config import read_adapter
-from trainwright.model import TRAIN_ALL, LowRank, RunShape, Tuning, layer_graph
+from trainwright.model import TRAIN_ALL, LowRank, Offload, RunShape, Tuning, layer_graph
 
 ADAPTER: dict[str, Any] = {
     "peft_type": "LORA",
@@ -82,8 +82,10 @@ def test_the_folder_of_an_adapter_is_its_base_model_with_adapters(tmp_path: Path
     options = {"cluster": "dgx-a100", "devices": 1} | job
     light = trainwright.plan(folder, **options)
     assert light.document.request.model.name == "my-adapter"
-    assert light.document.status != "infeasible"
-    assert trainwright.plan("llama2-7b", **options).document.status == "infeasible"
+    assert light.document.stages
+    assert light.document.request.recipe is None  # it fits as asked
+    heavy = trainwright.plan("llama2-7b", **options).document
+    assert heavy.request.recipe.offload == Offload(optimizer=1.0)
 
 
 def test_an_adapter_without_its_base_is_refused(tmp_path: Path) -> None:
