@@ -136,13 +136,15 @@ double TargetList::start_of(int32_t id) const {
 
 TargetList::Choice TargetList::filler(int32_t rank) const {
   if (next_pending_[rank] == pending_[rank].size()) return {kNoStream, kInfinite};
-  return {pending_[rank][next_pending_[rank]], free_s_[rank]};
+  const int32_t id = pending_[rank][next_pending_[rank]];
+  if (!fits(problem_.streams[id], id)) return {kNoStream, kInfinite};
+  return {id, free_s_[rank]};
 }
 
 TargetList::Choice TargetList::choose(int32_t rank) const {
   const Choice choice = rule_.strict ? strict_choice(rank) : greedy_choice(rank);
-  if (next_pending_[rank] == pending_[rank].size()) return choice;
   const Choice w = filler(rank);
+  if (w.stream == kNoStream) return choice;
   if (choice.stream == kNoStream) return w;
   const double idle_s = choice.start_s - free_s_[rank];
   return idle_s > 0.0 && idle_s >= rule_.w_gap * problem_.streams[w.stream].duration_s ? w : choice;
@@ -163,11 +165,11 @@ TargetList::Choice TargetList::strict_choice(int32_t rank) const {
     best = id;
     best_target_s = target_s;
   }
-  if (full && next_pending_[rank] < pending_[rank].size()) {
+  if (const Choice w = filler(rank); full && w.stream != kNoStream) {
     // Was the one that does not fit due earlier than the best that does?
     for (const int32_t id : main_[rank]) {
       if (!is_enabled(id) || fits(problem_.streams[id], id)) continue;
-      if ((*target_s_)[problem_.slot(id, count_[id])] < best_target_s) return filler(rank);
+      if ((*target_s_)[problem_.slot(id, count_[id])] < best_target_s) return w;
     }
   }
   return best == kNoStream ? Choice{kNoStream, kInfinite} : Choice{best, start_of(best)};
@@ -183,7 +185,7 @@ TargetList::Choice TargetList::greedy_choice(int32_t rank) const {
     if (start_s == kInfinite || num_open == open.size()) continue;
     open[num_open++] = {id, start_s};
   }
-  const bool can_fill = next_pending_[rank] < pending_[rank].size();
+  const Choice w = filler(rank);
   while (num_open > 0) {
     earliest_s = kInfinite;
     for (size_t i = 0; i < num_open; ++i) earliest_s = std::min(earliest_s, open[i].start_s);
@@ -197,7 +199,7 @@ TargetList::Choice TargetList::greedy_choice(int32_t rank) const {
     }
     const int32_t id = open[best].stream;
     if (fits(problem_.streams[id], id)) return open[best];
-    if (can_fill) return filler(rank);
+    if (w.stream != kNoStream) return w;
     open[best] = open[--num_open];
   }
   return {kNoStream, kInfinite};
