@@ -278,3 +278,13 @@ def test_a_group_or_a_number_of_chunks_is_used_or_named_in_a_warning(family):
 def test_a_bad_argument_is_named(options, fault):
     with pytest.raises(InvalidInput, match=fault):
         trainwright.schedule(**{"family": "1f1b", **SIZE, **options})
+
+
+def test_a_need_just_above_its_limit_is_printed_with_the_digits_that_differ():
+    times = {"forward_s": (1.0,), "input_grad_s": (1.0,), "weight_grad_s": (1.0,)}
+    spec = ScheduleSpec(**times, forward_bytes=(6.25,), limit_bytes=(6.0,))
+    asked = {"ranks": 2, "microbatches": 2, "virtual_stages": 1, "placement": "loop"}
+    report = trainwright.schedule(search=True, spec=spec, **asked)
+    assert report.status is Status.INFEASIBLE
+    assert "needs at least 6.25 B on rank 0" in str(report)
+    assert "the limit is 6.0 B" in str(report)

@@ -24,7 +24,7 @@ from trainwright.plans.schedule import (
     TransferModel,
 )
 from trainwright.plans.status import Objective
-from trainwright.scheduling.bounds import LimitTooSmall, one_at_a_time
+from trainwright.scheduling.bounds import LimitTooSmall
 from trainwright.scheduling.candidates import (
     Backward,
     SearchOutcome,
@@ -33,7 +33,7 @@ from trainwright.scheduling.candidates import (
     in_modes,
 )
 from trainwright.scheduling.families import FAMILIES, FamilyRequest, generate
-from trainwright.scheduling.orders import cut_stages
+from trainwright.scheduling.orders import cut_stages, one_at_a_time
 from trainwright.scheduling.search import search_schedule, with_copies
 from trainwright.scheduling.simulate import (
     native_costs,
@@ -196,6 +196,24 @@ def check_found(question, candidate, schedule, once):
         if candidate.costs.transfer_model is TransferModel.FREE:
             alone = simulate(once, candidate.costs)
             assert question.objective.of(timeline) <= question.objective.of(alone) * (1 + 1e-9)
+
+
+def test_a_weight_gradient_runs_where_there_is_room_for_it():
+    placement = Placement.loop(2)
+    memory = ScheduleMemory.of(
+        placement,
+        forward_bytes=[2.0, 4.0],
+        input_grad_bytes=[-1.0, 2.0],
+        weight_grad_bytes=[-1.0, -6.0],
+        transient_bytes={I: [0.0, 2.0], W: [2.0, 0.0]},
+        limit_bytes=[3.0, 8.0],
+    )
+    costs = ScheduleCosts.of(placement, forward_s=[3.0, 1.0], input_grad_s=2.0, memory=memory)
+    question = question_of(placement, costs=costs, num_microbatches=4)
+    schedule = searched_by(_core.search_schedule, question, 20_000)
+    assert schedule is None or simulate(schedule, costs).fits
+    outcome = found(question)
+    assert outcome.timeline.fits
 
 
 @cases(40)

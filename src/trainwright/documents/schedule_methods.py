@@ -119,7 +119,7 @@ def least_shortfall(
 def nothing_fits(found: LimitTooSmall, *, case: ScheduleCase) -> Shortfall:
     """No schedule of this placement is within the limit."""
     unit = unit_of(found, case)
-    needed = amount(found.needed, unit)
+    needed, limit = amounts(found.needed, found.limit, unit)
     return Shortfall(
         rank=found.rank,
         needed=found.needed,
@@ -128,7 +128,7 @@ def nothing_fits(found: LimitTooSmall, *, case: ScheduleCase) -> Shortfall:
         unit=unit,
         description=(
             f"every schedule needs at least {needed} on rank {found.rank}, for one microbatch at "
-            f"a time; the limit is {amount(found.limit, unit)}"
+            f"a time; the limit is {limit}"
         ),
         fixes=(_raise_to(found.needed, unit),),
     )
@@ -146,7 +146,7 @@ def given_shortfall(timeline: Timeline, *, case: ScheduleCase) -> Shortfall | No
     if over is None:
         return None
     unit = unit_of(over, case)
-    held, limit = amount(over.needed, unit), amount(over.limit, unit)
+    held, limit = amounts(over.needed, over.limit, unit)
     return Shortfall(
         rank=over.rank,
         needed=over.needed,
@@ -163,6 +163,7 @@ def family_shortfall(
     """What a family needs that does not fit, though others of its placement may."""
     unit = unit_of(found, case)
     needed = _needed(family, request, found)
+    needs, limit = amounts(needed, found.limit, unit)
     fitting = _fitting(family.place(request), request, case) if family.is_plain else ()
     others = sorted(set(fitting) - {family.name})
     fixes = [_raise_to(needed, unit)]
@@ -174,10 +175,7 @@ def family_shortfall(
         limit=found.limit,
         least=_least(family.place(request), request, unit) if family.is_plain else None,
         unit=unit,
-        description=(
-            f"{family.name} needs {amount(needed, unit)}; the limit is "
-            f"{amount(found.limit, unit)}, and other schedules fit"
-        ),
+        description=f"{family.name} needs {needs}; the limit is {limit}, and other schedules fit",
         fixes=(*fixes, _BY_SEARCH),
     )
 
@@ -187,14 +185,15 @@ def front_shortfall(points: tuple[ParetoPoint, ...], *, case: ScheduleCase) -> S
     over = exceeded(points[0].timeline, case=case)
     assert over is not None, "asked only where nothing fits"
     unit = unit_of(over, case)
+    needs, limit = amounts(over.needed, over.limit, unit)
     return Shortfall(
         rank=over.rank,
         needed=over.needed,
         limit=over.limit,
         unit=unit,
         description=(
-            f"no named schedule is within {amount(over.limit, unit)}: {points[0].source} needs "
-            f"{amount(over.needed, unit)}, and other schedules fit"
+            f"no named schedule is within {limit}: {points[0].source} needs {needs}, and other "
+            "schedules fit"
         ),
         fixes=(_raise_to(over.needed, unit), _BY_SEARCH),
     )
@@ -210,6 +209,15 @@ def amount(value: float, unit: str) -> str:
     if unit == "bytes":
         return format_bytes(value)
     return f"{value:g} activation{'' if value == 1 else 's'}"
+
+
+def amounts(needed: float, limit: float, unit: str) -> tuple[str, str]:
+    """Print what is needed and the limit below it, with the digits that tell them apart."""
+    texts = amount(needed, unit), amount(limit, unit)
+    if texts[0] != texts[1]:
+        return texts
+    own = "B" if unit == "bytes" else unit
+    return f"{needed!r} {own}", f"{limit!r} {own}"
 
 
 def _raise_to(needed: float, unit: str) -> str:
@@ -295,12 +303,11 @@ def by_search(
     limit = None if case.max_activations is None else case.max_activations * parts
     own = bound_within(replace(case, max_activations=limit), schedule, outcome.timeline.costs)
     own = max(outcome.pipeline_bound, own, key=lambda bound: bound.value_s)
-    is_open = outcome.tried > 1
     return Answer(
         family=_SEARCH,
         timeline=outcome.timeline,
-        bound=outcome.bound if is_open else own,
-        pipeline_bound=own if is_open else None,
+        bound=outcome.bound if outcome.is_open else own,
+        pipeline_bound=own if outcome.is_open else None,
         found_by=outcome.winner,
         tried=outcome.tried,
         parts_per_stage=parts,

@@ -537,7 +537,7 @@ def _memory_lines(canvas: _Canvas) -> Iterator[str]:
         steps = np.ceil(share * (len(levels) - 1) - 1e-9).astype(np.int64)
         cells = "".join(levels[step] for step in steps.tolist())
         peak = float(panel.timeline.peak_bytes[rank])
-        over = "!" if peak > memory.limit_bytes[rank] * (1 + 1e-12) else ""
+        over = "!" if peak > memory.most_bytes[rank] else ""
         value = panel.memory_unit.describe(peak) + over
         yield f"{_rank_name(rank).ljust(canvas.margin)}{cells} {value}"
 
@@ -554,8 +554,7 @@ def _peak_by_column(canvas: _Canvas, rank: int) -> NDArray[np.float64]:
 def _legend(canvas: _Canvas) -> str:
     panel = canvas.panel
     kinds = ", ".join(f"{kind.name} {KIND_NAMES[kind]}" for kind in panel.kinds)
-    limits = panel.timeline.costs.memory.limit_bytes
-    over = "; ! over the limit" if (panel.timeline.peak_bytes > limits * (1 + 1e-12)).any() else ""
+    over = "" if panel.timeline.fits else "; ! over the limit"
     return f"{kinds}, {canvas.charset.idle} idle; below: memory and its peak{over}"
 
 

@@ -326,7 +326,7 @@ class Timeline:
     @property
     def fits(self) -> bool:
         """Whether every rank stays within its memory limit."""
-        return bool((self.peak_bytes <= self.costs.memory.limit_bytes).all())
+        return bool((self.peak_bytes <= self.costs.memory.most_bytes).all())
 
     def memory_curve(self, rank: int) -> MemoryCurve:
         """Bytes of `rank` over time, static memory included."""

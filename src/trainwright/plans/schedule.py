@@ -458,6 +458,8 @@ class Schedule(RankOrders):
 
 _F, _I, _W, _B, _R, _O, _D, _L, _V, _T = ActionKind
 
+SUM_ROUNDING: Final = 1e-9  # relative: what sums in another order differ by; the core's own too
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ScheduleMemory:
@@ -547,6 +549,12 @@ class ScheduleMemory:
     def num_ranks(self) -> int:
         """p: ranks."""
         return len(self.static_bytes)
+
+    @property
+    def most_bytes(self) -> Floats:
+        """What fits: the limits and what sums in another order differ by, shape [p]."""
+        most: Floats = self.limit_bytes * (1 + SUM_ROUNDING)
+        return most
 
 
 # What the actions of a schedule cost in time

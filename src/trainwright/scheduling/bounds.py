@@ -41,6 +41,7 @@ from trainwright.plans.schedule import (
     freeze_arrays,
 )
 from trainwright.plans.status import Bound, BoundName, Objective, Status
+from trainwright.scheduling.orders import one_at_a_time
 from trainwright.scheduling.simulate import native_costs, native_memory, native_orders
 
 if TYPE_CHECKING:
@@ -70,35 +71,8 @@ class LimitTooSmall:
 
 # What a placement needs at least: one microbatch forwards and backwards before the next
 # --------------------------------------------------------------------------------------
-# Any schedule lets some microbatch reach the loss while each of its activations waits for it, so
-# none holds less than this one does.
-
-
-def one_at_a_time(
-    placement: Placement,
-    num_microbatches: int,
-    *,
-    fused: NDArray[np.bool_],
-    recomputed: NDArray[np.bool_],
-) -> Schedule:
-    """Each microbatch forwards and backwards before the next: the least memory of all schedules.
-
-    `fused` and `recomputed` say per stage how its backward runs, shape [S].
-    """
-    orders = []
-    for stages in placement.stages_of_rank:
-        passage = [(ActionKind.F, stage) for stage in stages]
-        for stage in reversed(stages):
-            if recomputed[stage]:
-                passage.append((ActionKind.R, stage))
-            halves = (ActionKind.B,) if fused[stage] else (ActionKind.I, ActionKind.W)
-            passage += [(kind, stage) for kind in halves]
-        once = np.array(passage, np.int32).reshape(-1, 2)
-        order = np.empty((len(once) * num_microbatches, 3), np.int32)
-        order[:, :2] = np.tile(once, (num_microbatches, 1))
-        order[:, 2] = np.repeat(np.arange(num_microbatches), len(once))
-        orders.append(order)
-    return Schedule.of_ranks(orders, placement=placement, num_microbatches=num_microbatches)
+# Let the streams of any schedule run in microbatch order: it holds no more. What it does for one
+# microbatch alone then holds no more than all of it, and no less than `one_at_a_time`.
 
 
 def misfit(
@@ -115,7 +89,7 @@ def misfit(
     times = None if costs is None else native_costs(costs)
     peak_bytes = _core.peak_bytes(native_orders(schedule), native_memory(memory), times)
     rank = int(np.argmax(peak_bytes - memory.limit_bytes))
-    if peak_bytes[rank] > memory.limit_bytes[rank] * (1 + 1e-9):
+    if peak_bytes[rank] > memory.most_bytes[rank]:
         return LimitTooSmall(
             rank=rank,
             needed=float(peak_bytes[rank]),
@@ -140,7 +114,8 @@ def least_that_fits(
 ) -> Schedule | None:
     """One microbatch at a time, backwards split; None where not even that fits."""
     no_stage = np.full(placement.num_stages, False)
-    schedule = one_at_a_time(placement, num_microbatches, fused=no_stage, recomputed=no_stage)
+    modes = {"fused": no_stage, "recomputed": no_stage}
+    schedule = one_at_a_time(placement, num_microbatches, memory, **modes)
     reason = misfit(schedule, memory, max_activations=max_activations)
     return schedule if reason is None else None
 
@@ -149,15 +124,9 @@ def limit_below_all(
     placement: Placement, memory: ScheduleMemory, *, max_activations: int | None
 ) -> LimitTooSmall | None:
     """Why no schedule of the placement fits, backwards split or fused; None if one may."""
-    whole = np.full(placement.num_stages, True)
-    reasons = []
-    for fused in (~whole, whole):
-        least = one_at_a_time(placement, 1, fused=fused, recomputed=~whole)
-        reason = misfit(least, memory, max_activations=max_activations)
-        if reason is None:
-            return None
-        reasons.append(reason)
-    return min(reasons, key=lambda reason: reason.needed)
+    recomputed = np.full(placement.num_stages, False)
+    least = one_at_a_time(placement, 1, memory, recomputed=recomputed)
+    return misfit(least, memory, max_activations=max_activations)
 
 
 # What stages take at least, whichever way their backward runs: the numbers bounds are made of
@@ -365,7 +334,7 @@ def _holdings(
 ) -> Iterator[Holding]:
     memory = costs.memory
     if np.isfinite(memory.limit_bytes).any():
-        room = memory.limit_bytes - memory.static_bytes
+        room = memory.most_bytes - memory.static_bytes
         yield Holding.of(memory.delta_bytes, room, recomputed)
     if max_activations is not None:
         delta = np.repeat(_STEP[:, None], memory.num_stages, axis=1)

@@ -15,7 +15,7 @@ from trainwright.plans.lowered import Timeline
 from trainwright.plans.schedule import ActionKind, Placement, Schedule, broadcast
 from trainwright.plans.status import OPTIMAL_TOLERANCE, Bound, Objective, Status, relative_gap
 from trainwright.scheduling.families import FAMILIES, Family, FamilyRequest
-from trainwright.scheduling.orders import cut_stages
+from trainwright.scheduling.orders import cut_stages, one_at_a_time
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -104,7 +104,8 @@ class SearchOutcome:
 
     `winner` is the family it is, or the phase of the search that found it; `evaluations` counts
     whole simulations. `bound` holds for every pipeline (placement, chunks, modes) that the question
-    leaves open, of which `tried` were searched; `pipeline_bound` for that of the schedule alone.
+    leaves open, of which `tried` were searched; `pipeline_bound` for that of the schedule alone,
+    which is not all if `is_open`.
     """
 
     timeline: Timeline
@@ -115,6 +116,7 @@ class SearchOutcome:
     evaluations: int
     seed: int
     tried: int = 1
+    is_open: bool = False
     interrupted: bool = False
 
     @property
@@ -201,10 +203,38 @@ class Candidate:
         tables = (len(room), len(ActionKind), self.placement.num_stages)
         return delta.reshape(tables), transient.reshape(tables), room
 
+    def one_at_a_time(self, num_microbatches: int) -> Schedule:
+        """One microbatch after the other, which fits where anything in these modes does."""
+        return one_at_a_time(
+            self.placement,
+            num_microbatches,
+            self.costs.memory,
+            fused=self.fused,
+            recomputed=self.recomputed,
+        )
+
+    @property
+    def leaner(self) -> Candidate:
+        """With those backwards fused whose halves do not fit, though the whole may."""
+        memory, recomputed = self.costs.memory, self.recomputed
+        least = one_at_a_time(self.placement, 1, memory, recomputed=recomputed)
+        kind, stage, _ = least.actions.T
+        fused = np.isin(np.arange(len(self.fused)), stage[kind == _B])
+        return replace(self, fused=fused)
+
     def fits(self, timeline: Timeline) -> bool:
         """Whether a schedule of the candidate keeps to its limits, in bytes and in activations."""
         limit = self.activation_limit
         return timeline.fits and (limit is None or max(timeline.schedule.peak_activations) <= limit)
+
+
+def fusing_saves_memory(costs: ScheduleCosts) -> bool:
+    """Whether a whole backward may hold less than its halves where bytes are limited."""
+    memory = costs.memory
+    delta, peak = memory.delta_bytes, np.maximum(memory.delta_bytes, 0) + memory.transient_bytes
+    halves = np.maximum(peak[_I], delta[_I] + peak[_W])
+    less = (delta[_I] > 0) | (peak[_B] < halves)
+    return bool(np.isfinite(memory.limit_bytes).any() and less.any())
 
 
 def candidates(question: SearchQuestion) -> tuple[Candidate, ...]:

@@ -20,9 +20,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainwright.errors import Contradiction, Fault, InvalidInput, MissingExtra, UnsupportedFeature
-from trainwright.plans.schedule import ActionKind, Schedule, TransferModel
+from trainwright.plans.schedule import SUM_ROUNDING, ActionKind, Schedule, TransferModel
 from trainwright.plans.status import OPTIMAL_TOLERANCE, Bound, BoundName, Objective
-from trainwright.scheduling.candidates import Candidate, SearchOutcome, SearchQuestion, candidates
+from trainwright.scheduling.candidates import (
+    Backward,
+    Candidate,
+    SearchOutcome,
+    SearchQuestion,
+    candidates,
+    fusing_saves_memory,
+)
 from trainwright.scheduling.simulate import simulate
 
 if TYPE_CHECKING:
@@ -87,14 +94,24 @@ def solve_exactly(
     own = found.pipeline_bound
     if proved_s > own.value_s * (1 + 1e-12):
         own = Bound(min(proved_s, value_s), BoundName.SOLVER)  # equal but for rounding
-    bound = own if found.tried == 1 else found.bound  # what others allow was not asked
+    is_open = found.is_open or _asks_more(question, found)
+    bound = found.bound if is_open else own  # what others allow was not asked
     shortened = value_s < found.value_s
     return replace(
         found,
         timeline=best,
         bound=bound,
         pipeline_bound=own,
+        is_open=is_open,
         winner="solver" if shortened else found.winner,
+    )
+
+
+def _asks_more(question: SearchQuestion, found: SearchOutcome) -> bool:
+    """Whether other backwards, fused or split, could be shorter than in the modes of `found`."""
+    fuses = bool((found.schedule.actions[:, 0] == _B).any())
+    return question.backward is Backward.ANY and (
+        fuses or fusing_saves_memory(found.timeline.costs)
     )
 
 
@@ -236,7 +253,7 @@ class _Model:
                     if change:
                         times.append(time)
                         changes.append(scale.whole(float(change)))
-            capacity = math.floor(room[rank] * scale.units_per_s + 1e-6)
+            capacity = math.floor(room[rank] * (1 + SUM_ROUNDING) * scale.units_per_s + 1e-6)
             self.model.add_reservoir_constraint(times, changes, -sum(map(abs, changes)), capacity)
 
     def _add_objective(self) -> None:

@@ -38,6 +38,119 @@ if TYPE_CHECKING:
 
     Rows = NDArray[np.int64]
 
+# The leanest order: one microbatch forwards and backwards before the next
+# ------------------------------------------------------------------------
+
+_F, _I, _W, _B, _R, *_ = ActionKind
+
+
+def one_at_a_time(
+    placement: Placement,
+    num_microbatches: int,
+    memory: ScheduleMemory | None = None,
+    *,
+    fused: NDArray[np.bool_] | None = None,
+    recomputed: NDArray[np.bool_],
+) -> Schedule:
+    """Each microbatch forwards and backwards before the next: the least memory of all schedules.
+
+    `fused` and `recomputed` [S] say how backwards run; where `fused` is None, whole only if halves
+    do not fit. Weight gradients follow at once, or later if `memory` has no room for them yet.
+    """
+    memory, orders = memory or ScheduleMemory.of(placement), []
+    for rank, stages in enumerate(placement.stages_of_rank):
+        once = np.array(_Passage.leanest(memory, rank, stages, fused, recomputed), np.int32)
+        once = once.reshape(-1, 2)
+        order = np.empty((len(once) * num_microbatches, 3), np.int32)
+        order[:, :2] = np.tile(once, (num_microbatches, 1))
+        order[:, 2] = np.repeat(np.arange(num_microbatches), len(once))
+        orders.append(order)
+    return Schedule.of_ranks(orders, placement=placement, num_microbatches=num_microbatches)
+
+
+class _Passage:
+    """One microbatch through the stages of a rank, each action as early as there is room for it.
+
+    What releases memory early leaves more room for all that follows, so where anything fits in
+    `room`, this does. `refused` is the least that would have let it run otherwise.
+    """
+
+    def __init__(self, memory: ScheduleMemory, room: float) -> None:
+        self.delta, self.transient, self.room = memory.delta_bytes, memory.transient_bytes, room
+        self.level, self.refused = 0.0, math.inf
+        self.rows: list[tuple[ActionKind, int]] = []
+
+    @classmethod
+    def leanest(
+        cls,
+        memory: ScheduleMemory,
+        rank: int,
+        stages: Sequence[int],
+        fused: NDArray[np.bool_] | None,
+        recomputed: NDArray[np.bool_],
+    ) -> list[tuple[ActionKind, int]]:
+        """Within the limit of the rank, or else within the least that is enough."""
+        delta, transient = memory.delta_bytes[_F, list(stages)], memory.transient_bytes
+        held = np.concatenate([[0.0], np.cumsum(delta)])[:-1] + np.maximum(delta, 0.0)
+        forwards = float((held + transient[_F, list(stages)]).max(initial=0.0))
+        room = max(forwards, float(memory.most_bytes[rank] - memory.static_bytes[rank]))
+        while True:
+            passage = cls(memory, room)
+            if passage.fits(stages, fused, recomputed):
+                return passage.rows
+            room = passage.refused
+
+    def fits(
+        self,
+        stages: Sequence[int],
+        fused: NDArray[np.bool_] | None,
+        recomputed: NDArray[np.bool_],
+    ) -> bool:
+        """Run all of it; False where an action finds no room."""
+        if not all(self._runs(_F, stage) for stage in stages):
+            return False
+        late: list[int] = []
+        for stage in reversed(stages):
+            late = self._settled(late)
+            if recomputed[stage] and not self._runs(_R, stage):
+                return False
+            split = (fused is None or not fused[stage]) and self._runs(_I, stage)
+            if split and self.delta[_W, stage] <= 0 and self._runs(_W, stage):
+                continue
+            if split and fused is None:  # what is left for later may hold more than the whole
+                self._undo()
+            if (fused is None or fused[stage]) and self._runs(_B, stage):
+                continue
+            if not split:
+                return False
+            if fused is None:
+                self._runs(_I, stage)
+            late.append(stage)
+        last = sorted(self._settled(late), key=lambda stage: -self.transient[_W, stage])
+        return all(self._runs(_W, stage) for stage in last)
+
+    def _settled(self, late: list[int]) -> list[int]:
+        """Run the weight gradients that there is room for; what is left."""
+        while True:
+            left = [s for s in late if self.delta[_W, s] > 0 or not self._runs(_W, s)]
+            if len(left) == len(late):
+                return left
+            late = left
+
+    def _runs(self, kind: ActionKind, stage: int) -> bool:
+        delta = float(self.delta[kind, stage])
+        peak = self.level + max(delta, 0.0) + float(self.transient[kind, stage])
+        if peak > self.room:
+            self.refused = min(self.refused, peak)
+            return False
+        self.level += delta
+        self.rows.append((kind, stage))
+        return True
+
+    def _undo(self) -> None:
+        self.level -= float(self.delta[self.rows.pop()])
+
+
 # Orders as arrays of actions, one per row: the small algebra that families are written in
 # ----------------------------------------------------------------------------------------
 

@@ -46,7 +46,7 @@ from trainwright.scheduling.bounds import (
     LimitTooSmall,
     best_bound,
     crossings_bound,
-    one_at_a_time,
+    misfit,
     two_ranks_bound,
 )
 from trainwright.scheduling.candidates import (
@@ -204,7 +204,7 @@ def _with_host(question: SearchQuestion, attempt: _Attempt, budget: Budget) -> _
     starts: list[tuple[float, Candidate, Schedule]] = []  # the best of each wider limit
     for factor in _WIDER:
         wider = _widened(own, factor)
-        if wider is None or _misfit(wider, offload=False) is not None:
+        if wider is None or _misfit(wider, question, offload=False) is not None:
             continue
         chosen = math.inf, wider, found
         for name, schedule in (*_named(question, wider), *plain):
@@ -417,8 +417,8 @@ def search_schedule(
     A time limit or interruption in `budget` ends the search early with the best found so far, and
     is the only thing that can make two answers differ.
     """
-    tries = candidates(question)
-    misfits = [_misfit(candidate, offload=question.offload) for candidate in tries]
+    tries = _tries(question)
+    misfits = [_misfit(candidate, question, offload=question.offload) for candidate in tries]
     attempts = [
         _Attempt.begin(question, candidate, known)
         for candidate, misfit in zip(tries, misfits, strict=True)
@@ -455,6 +455,23 @@ def search_schedule(
         if question.offload:
             attempts[at] = _with_host(question, attempts[at], budget)
     return _outcome(question, attempts)
+
+
+def _tries(question: SearchQuestion) -> list[Candidate]:
+    """The candidates; where no mode of a pipeline fits, the first fuses what does not fit split."""
+    tries = list(candidates(question))
+    if question.backward is not Backward.ANY:
+        return tries
+    fitting: dict[tuple[Placement, bytes], bool] = {}
+    for candidate in tries:
+        key = candidate.placement, candidate.recomputed.tobytes()
+        fits = _misfit(candidate, question, offload=question.offload) is None
+        fitting[key] = fitting.get(key, False) or fits
+    for at, candidate in enumerate(tries):
+        key = candidate.placement, candidate.recomputed.tobytes()
+        if not fitting.pop(key, True):
+            tries[at] = candidate.leaner
+    return tries
 
 
 def _least_of(tries: Sequence[Candidate], misfits: Sequence[LimitTooSmall | None]) -> LimitTooSmall:
@@ -501,7 +518,7 @@ class _Attempt:
             for schedule in known
             if schedule.placement == candidate.placement
         ]
-        fallback = _fallback(candidate, question.num_microbatches)
+        fallback = candidate.one_at_a_time(question.num_microbatches)
         starts.append(("one at a time", fallback))
         if question.offload:
             paged = with_copies(fallback, candidate, ahead=0)
@@ -671,7 +688,7 @@ def _annealed(
         times_s = (found.span_s, found.makespan_s), (timeline.span_s, timeline.makespan_s)
         assert np.allclose(*times_s, rtol=1e-9, atol=0), "both simulators tell the same times"
     value_s = question.objective.of(timeline)
-    if value_s >= attempt.value_s:
+    if value_s >= attempt.value_s or not candidate.fits(timeline):
         return attempt
     return replace(attempt, timeline=timeline, value_s=value_s, winner=_winner(found, attempt))
 
@@ -742,6 +759,7 @@ def _outcome(question: SearchQuestion, attempts: Sequence[_Attempt]) -> SearchOu
         evaluations=work // best.timeline.schedule.num_actions,
         seed=question.seed,
         tried=len(attempts),
+        is_open=len(attempts) > 1,
         interrupted=any(attempt.interrupted for attempt in attempts),
     )
 
@@ -829,36 +847,14 @@ def _work(question: SearchQuestion, num_actions: int) -> int:
     return (question.evaluations or default_evaluations(num_actions)) * num_actions
 
 
-def _fallback(candidate: Candidate, num_microbatches: int) -> Schedule:
-    """One microbatch at a time, in the candidate's modes."""
-    return one_at_a_time(
-        candidate.placement,
-        num_microbatches,
-        fused=candidate.fused,
-        recomputed=candidate.recomputed,
-    )
-
-
-def _misfit(candidate: Candidate, *, offload: bool) -> LimitTooSmall | None:
+def _misfit(
+    candidate: Candidate, question: SearchQuestion, *, offload: bool
+) -> LimitTooSmall | None:
     """Why nothing fits, if so: no schedule needs less than one microbatch at a time."""
-    least = _fallback(candidate, 1)
+    least, limit = candidate.one_at_a_time(question.num_microbatches), candidate.activation_limit
     if offload:
         least = with_copies(least, candidate, ahead=0)
-    timeline = simulate(least, candidate.costs)
-    limits = candidate.costs.memory.limit_bytes
-    for rank in np.flatnonzero(timeline.peak_bytes > limits).tolist():
-        return LimitTooSmall(
-            rank=rank,
-            needed=float(timeline.peak_bytes[rank]),
-            limit=float(limits[rank]),
-            unit="bytes",
-        )
-    limit = candidate.activation_limit
-    peaks = timeline.schedule.peak_activations
-    if limit is not None and max(peaks) > limit:
-        rank = int(np.argmax(peaks))
-        return LimitTooSmall(rank=rank, needed=peaks[rank], limit=limit, unit="activations")
-    return None
+    return misfit(least, candidate.costs.memory, max_activations=limit)
 
 
 # Memory against time: the schedules that no other beats in both

@@ -140,7 +140,7 @@ _LEAST_EVALUATIONS: Final = 7_500  # whole simulations of an order, for three ti
 _MOST_EVALUATIONS: Final = 100_000  # whole simulations of a short order
 MOST_ACTIONS: Final = 200_000  # of an order that is searched
 _WORTH_IT: Final = 1 - 1e-4  # of the best step: what a schedule without a name has to reach
-_ROUNDING: Final = 1 - 1e-9  # of the room, which pricing sums in another order
+_ROUNDING: Final = 1 - 2e-9  # of the room, which pricing sums in another order
 
 
 def with_searched_orders(
