@@ -567,6 +567,21 @@ def test_the_bound_with_recompute_holds_whichever_stages_recompute():
         assert outcome.lower_bound_s <= one.value_s * (1 + 1e-9)
 
 
+def test_the_bound_with_recompute_holds_where_without_it_nothing_fits():
+    placement = Placement.loop(1, virtual_stages=2)
+    memory = ScheduleMemory.of(
+        placement, forward_bytes=4.0, weight_grad_bytes=-4.0, limit_bytes=7.5
+    )
+    costs = ScheduleCosts.of(placement, recompute_s=3.0, memory=memory)
+    options = {"costs": costs, "evaluations": 100}
+    assert isinstance(
+        search_schedule(question_of(placement, **options), budget=Budget()), LimitTooSmall
+    )
+    outcome = found(question_of(placement, recompute_saved_bytes=3.0, **options))
+    of_one_stage = found(question_of(placement, recompute_saved_bytes=[3.0, 0.0], **options))
+    assert outcome.lower_bound_s <= of_one_stage.value_s < outcome.value_s
+
+
 def test_a_fused_backward_is_chosen_where_splitting_costs_more_than_it_brings():
     placement = Placement.loop(2)
     costs = ScheduleCosts.of(placement, input_grad_s=2, weight_grad_s=2, backward_s=2.5)

@@ -443,7 +443,7 @@ def search_schedule(
             attempts = [_justified(question, attempts[0])]
         if question.offload:
             attempts = [_with_host(question, attempts[0], budget)]
-        return _outcome(question, attempts)
+        return _outcome(question, tries, attempts)
     share = _FIRST_ROUND / len(attempts)
     attempts = [_searched(question, attempt, share, budget) for attempt in attempts]
     rest = (1.0 - _FIRST_ROUND) / _FINALISTS
@@ -454,7 +454,7 @@ def search_schedule(
         attempts[at] = _justified(question, attempts[at])
         if question.offload:
             attempts[at] = _with_host(question, attempts[at], budget)
-    return _outcome(question, attempts)
+    return _outcome(question, tries, attempts)
 
 
 def _tries(question: SearchQuestion) -> list[Candidate]:
@@ -742,7 +742,9 @@ def _winner(found: _core.FoundOrders, attempt: _Attempt) -> str:
     return names[found.winning_start] if found.winning_start < len(names) else attempt.winner
 
 
-def _outcome(question: SearchQuestion, attempts: Sequence[_Attempt]) -> SearchOutcome:
+def _outcome(
+    question: SearchQuestion, tries: Sequence[Candidate], attempts: Sequence[_Attempt]
+) -> SearchOutcome:
     """The best of the attempts, the plainest first: finer ones do not win by rounding."""
     least_s = min(attempt.value_s for attempt in attempts)
     num_labels = _NUM_PAIR_LABELS // len(attempts)
@@ -750,16 +752,18 @@ def _outcome(question: SearchQuestion, attempts: Sequence[_Attempt]) -> SearchOu
     least_s *= 1 + _ROUNDING
     best = next(attempt for attempt in attempts if attempt.value_s <= least_s)
     work = sum(attempt.work for attempt in attempts)
+    some_recompute = question.recompute_saved_bytes is not None and len(tries) > 1
+    is_open = some_recompute or len(attempts) > 1
     return SearchOutcome(
         timeline=best.timeline,
         objective=question.objective,
-        bound=_bound_of_all(question, attempts),
+        bound=_bound_of_all(question, attempts, is_open=is_open),
         pipeline_bound=best.bound,
         winner=best.winner,
         evaluations=work // best.timeline.schedule.num_actions,
         seed=question.seed,
         tried=len(attempts),
-        is_open=len(attempts) > 1,
+        is_open=is_open,
         interrupted=any(attempt.interrupted for attempt in attempts),
     )
 
@@ -811,10 +815,12 @@ def _best_with_crossings(question: SearchQuestion, least: LeastCosts, num_labels
     return crossings if crossings.value_s > best.value_s * (1 + _ROUNDING) else best
 
 
-def _bound_of_all(question: SearchQuestion, attempts: Sequence[_Attempt]) -> Bound:
+def _bound_of_all(
+    question: SearchQuestion, attempts: Sequence[_Attempt], *, is_open: bool
+) -> Bound:
     """The least of the bounds on what the question leaves open, the plainest of equal ones."""
     bounds = [attempt.bound for attempt in attempts]
-    if question.recompute_saved_bytes is not None and len(attempts) > 1:
+    if question.recompute_saved_bytes is not None and is_open:
         placements = dict.fromkeys(attempt.candidate.placement for attempt in attempts)
         num_labels = _NUM_LABELS // len(placements)
         bounds = [
