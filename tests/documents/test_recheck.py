@@ -120,6 +120,16 @@ def test_the_field_that_lies_is_named(place, change, message, path, tmp_path, ex
     assert refused.value.source.endswith("edited.json")
 
 
+def test_a_proved_plan_was_not_interrupted_unless_it_is_compared(path, explained):
+    for document in (encode(reported.placement()), trainwright.plan(path).to_dict()):
+        assert document["status"] == "optimal"
+        assert not explained(document).document.interrupted
+        with pytest.raises(InvalidInput, match="interrupted: must be False"):
+            explained(document | {"interrupted": True})
+    compared = trainwright.plan(path, compare=True).to_dict()
+    assert explained(compared | {"interrupted": True}).document.interrupted
+
+
 def test_an_edited_profile_is_refused_with_its_old_hash_and_with_a_new_one(
     path, tmp_path, explained
 ):

@@ -202,7 +202,7 @@ class ModelPlanResult(StepDocument):
 
     `step_time_low_s` and `step_time_high_s` hold nine of ten measured steps. `lower_bound_s` and
     `gap` are about every plan that the request admits; `left_open` says what ended search and proof
-    where there is a gap. Where no schedule is
+    where there is a gap, `interrupted` that it was Ctrl-C, no time limit. Where no schedule is
     named, no plan with one stage per rank is faster than `lower_bound_one_stage_s`, which is
     never above the plan's own step. Where layers branch, no plan cut from their order in
     `stages` is faster than `lower_bound_one_order_s`; `lower_bound_s` holds for other orders,

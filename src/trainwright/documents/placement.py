@@ -8,7 +8,7 @@ from typing import Final
 
 from trainwright.documents import view
 from trainwright.documents.printing import counted, ranges
-from trainwright.documents.profile_plan import check_stage, reason_lines
+from trainwright.documents.profile_plan import check_stage, reason_lines, was_cut_short
 from trainwright.errors import Fault, InvalidInput, one_of
 from trainwright.execution import Budget
 from trainwright.formats.phaze_json import read_phaze
@@ -77,7 +77,8 @@ class PlacementResult:
 
     The batch takes `rounds` times the slowest stage's load, then `gradient_sync_s`;
     `lower_bound_s` and `gap` refer to `objective`. `simulated_time_s` is what the event simulator
-    makes of the same plan under 1F1B.
+    makes of the same plan under 1F1B. `interrupted` says that Ctrl-C, no time limit, ended a
+    search.
     """
 
     kind: str = "placement"
@@ -146,7 +147,7 @@ def plan_placement(question: PlacementQuestion, budget: Budget) -> PlacementResu
         fixed_strategy=_fixed_record(case, found.fixed, cost),
         binding=found.binding,
         relaxations=found.relaxations,
-        interrupted=budget.interrupted,
+        interrupted=was_cut_short(budget.interrupted, outcome.status),
         warnings=(*question.given.warnings, *question.warnings),
         solver_s=outcome.solver_s,
         search_s=budget.cpu_s - started_s,
@@ -173,6 +174,7 @@ def with_figures(
         simulated_time_s=simulated_time_s(plan, cost, case),
         gradient_sync_s=cost.gradient_sync_s,
         peak_memory_bytes=cost.peak_memory_bytes,
+        interrupted=was_cut_short(document.interrupted, document.status),
         stages=tuple(
             PlacedStageRecord(
                 layers=layers,

@@ -86,7 +86,8 @@ class PlanResult:
     """Plan, proof and price of a profiled model.
 
     `time_per_sample_s` is seconds per microbatch at steady state; `lower_bound_s` and `gap` refer
-    to `objective`. Keys without a value are left out.
+    to `objective`. `interrupted` says that Ctrl-C, no time limit, left something undone. Keys
+    without a value are left out.
     """
 
     kind: str = "plan"
@@ -399,7 +400,7 @@ def plan_profile(question: ProfileQuestion, budget: Budget) -> PlanResult:
         binding=diagnosis.binding if diagnosis else None,
         relaxations=diagnosis.relaxations if diagnosis else (),
         baselines=beside,
-        interrupted=outcome.interrupted or budget.interrupted,
+        interrupted=was_cut_short(budget.interrupted, outcome.status, is_compared=question.compare),
         warnings=(
             *question.given.warnings,
             *question.warnings,
@@ -411,6 +412,11 @@ def plan_profile(question: ProfileQuestion, budget: Budget) -> PlanResult:
         counters=dict(outcome.counters),
         request=profile_request(question, budget),
     )
+
+
+def was_cut_short(interrupted: bool, status: Status, *, is_compared: bool = False) -> bool:
+    """Whether Ctrl-C left something undone: after a proof of the plan only what compares it."""
+    return interrupted and (status is not Status.OPTIMAL or is_compared)
 
 
 def _block_layer(question: ProfileQuestion) -> str | None:
@@ -569,6 +575,9 @@ def remake_plan(document: PlanResult) -> PlanResult:
         devices_used=plan.devices_used,
         num_stages=len(plan.stages),
         stages=stage_records(plan, costs, profile),
+        interrupted=was_cut_short(
+            document.interrupted, document.status, is_compared=bool(document.baselines)
+        ),
         baselines=tuple(
             replace(other, slowdown=slowdown(other.time_per_sample_s, time_s))
             for other in document.baselines
