@@ -12,6 +12,7 @@ from reference import needs_reference, reference
 from trainwright.documents.open import load_document
 from trainwright.documents.schedule import ScheduleResult
 from trainwright.errors import InvalidInput
+from trainwright.formats.schedule_json import ScheduleSpec
 from trainwright.pages.command import command_of
 
 SIZE = {"ranks": 3, "microbatches": 6}
@@ -70,6 +71,26 @@ def test_a_claim_that_does_not_follow_is_refused(edited):
     assert 'status: must be "gap"' in edited(lower_bound_s=10.0, gap=0.5, status="optimal")
     assert "status: must fit a document without orders" in edited(orders=[], rank_of_stage=[])
     assert "objective: must be makespan or span" in edited(objective="cost")
+
+
+def test_the_bound_beside_orders_that_break_a_limit_holds_for_them(tmp_path):
+    """Within the limit one microbatch must follow another: no bound on that is about them."""
+    spec = ScheduleSpec(
+        forward_s=(1.0,),
+        input_grad_s=(1.0,),
+        weight_grad_s=(1.0,),
+        forward_bytes=(2.0,),
+        input_grad_bytes=(1.0,),
+        limit_bytes=(1.0,),
+    )
+    orders = trainwright.schedule(family="1f1b", ranks=2, microbatches=2)
+    for limits in ({"spec": spec}, {"memory_limit": 0}):
+        over = trainwright.schedule(simulate=orders.timeline.schedule, **limits)
+        found = over.document
+        assert (found.fits, found.makespan_s, found.lower_bound_s) == (False, 9.0, 7.0)
+        assert found.bound_at_peak.lower_bound_s <= 9.0
+        over.save(tmp_path / "doc.json")
+        assert load_document(tmp_path / "doc.json") == found
 
 
 def test_orders_that_are_not_legal_are_refused(edited):

@@ -38,7 +38,7 @@ from trainwright.plans.status import (
     relative_gap,
 )
 from trainwright.provenance import __version__
-from trainwright.scheduling.bounds import LeastCosts, best_bound, resource_bound
+from trainwright.scheduling.bounds import LeastCosts, best_bound, misfit, resource_bound
 from trainwright.scheduling.simulate import critical_path, simulate, validate
 from trainwright.units import TimeUnit, format_bytes, format_percent_up
 
@@ -159,7 +159,9 @@ class ScheduleResult:
     `makespan_s` is the last end minus the first start, `span_s` the largest over ranks of the same
     on one rank; `lower_bound_s` and `gap` are about the one named by `objective`, and hold for
     every schedule within the limits asked for: of this placement, or where several were `tried`, of
-    all of them; then `bound_at_placement` is about the one found. Activations count chunks.
+    all of them; then `bound_at_placement` is about the one found. Beside orders that break a limit
+    they are about every schedule of their placement. `interrupted` says that Ctrl-C or a time limit
+    ended a search. Activations count chunks.
     `orders` has a row of actions per rank, as in PyTorch's CSV. Where the model is there in several
     `pipelines`, a microbatch is cut into `slices`, or the head over all ranks with `head_barriers`,
     `microbatches` counts what every stage runs, and the bound is about schedules with the same
@@ -455,14 +457,16 @@ def _bound_at_placement(answer: Answer, value_s: float) -> BoundAtPlacement | No
 
 def _bound_at_peak(timeline: Timeline, case: ScheduleCase) -> BoundAtPeak | None:
     """None where the peak says little: what else there is, or may be, than computation."""
-    schedule, objective = timeline.schedule, Objective(case.objective)
+    schedule, objective, costs = timeline.schedule, Objective(case.objective), timeline.costs
     if not schedule.is_plain or case.spec.offload_s:
         return None
     peak = max(schedule.peak_activations)
+    if misfit(schedule, costs.memory, max_activations=peak, costs=costs) is not None:
+        costs = case.without_limits.costs_of(schedule)  # no bound within them is about these orders
     bound = proved_bound(
         schedule.placement,
         schedule.num_microbatches,
-        timeline.costs,
+        costs,
         objective=objective,
         max_activations=peak,
     )

@@ -522,11 +522,13 @@ def by_simulation(case: ScheduleCase, schedule: Schedule, *, source: str | None 
         problem = f"must be {schedule.num_microbatches}, as in the orders, or left out"
         raise InvalidInput.of("num_microbatches", f"{problem}, got {stated}", source=case.name)
     validate(schedule, source=source)
-    costs = case.costs_of(schedule)
-    timeline = simulate(schedule, costs)
+    timeline = simulate(schedule, case.costs_of(schedule))
+    shortfall = given_shortfall(timeline, case=case)
+    if shortfall is not None:
+        case = case.without_limits  # what holds within them is not about these orders
     return Answer(
         family="given",
         timeline=timeline,
-        bound=bound_for(case, schedule, costs),
-        shortfall=given_shortfall(timeline, case=case),
+        bound=bound_for(case, schedule, case.costs_of(schedule)),
+        shortfall=shortfall,
     )

@@ -145,6 +145,11 @@ class ScheduleCase:
         """Whether memory is in bytes, not in chunk activations."""
         return bool(self.spec.forward_bytes)
 
+    @property
+    def without_limits(self) -> ScheduleCase:
+        """The same with as much memory as anybody wants."""
+        return replace(self, max_activations=None, spec=replace(self.spec, limit_bytes=()))
+
     def costs_of(self, schedule: Schedule) -> ScheduleCosts:
         """The costs of orders, per slice; where a stage recomputes, its forward keeps less."""
         costs, saved = self.costs(schedule.placement), self.spec.saved_bytes
