@@ -14,6 +14,7 @@ from trainwright.documents.schedule import ScheduleResult
 from trainwright.errors import InvalidInput
 from trainwright.formats.schedule_json import ScheduleSpec
 from trainwright.pages.command import command_of
+from trainwright.scheduling.families import FAMILIES
 
 SIZE = {"ranks": 3, "microbatches": 6}
 
@@ -71,6 +72,14 @@ def test_a_claim_that_does_not_follow_is_refused(edited):
     assert 'status: must be "gap"' in edited(lower_bound_s=10.0, gap=0.5, status="optimal")
     assert "status: must fit a document without orders" in edited(orders=[], rank_of_stage=[])
     assert "objective: must be makespan or span" in edited(objective="cost")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_document_of_every_family_asks_for_what_was_asked_and_is_read_again(family, tmp_path):
+    report = trainwright.schedule(family=family, ranks=2, microbatches=4)
+    report.save(tmp_path / "doc.json")
+    assert report.document.request.num_microbatches == 4
+    assert load_document(tmp_path / "doc.json") == report.document
 
 
 def test_the_bound_beside_orders_that_break_a_limit_holds_for_them(tmp_path):

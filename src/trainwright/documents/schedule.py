@@ -302,13 +302,14 @@ def request_of(
 ) -> ScheduleRequest:
     """Everything that is needed to ask again."""
     schedule = answer.timeline.schedule if answer.timeline else None
+    given = schedule if method is Method.SIMULATE else None  # others may cut microbatches up
     return ScheduleRequest(
         trainwright_version=__version__,
         method=method,
         costs=embed("schedule_spec", case.name, spec_content(case.spec)),
         time_unit=case.time_unit,
         num_ranks=schedule.num_ranks if schedule else case.num_ranks,
-        num_microbatches=schedule.num_microbatches if schedule else case.num_microbatches,
+        num_microbatches=given.num_microbatches if given else case.num_microbatches,
         family=answer.family if method is Method.FAMILY else None,
         placement=options.placement,
         virtual_stages=case.virtual_stages,
