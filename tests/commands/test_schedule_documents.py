@@ -68,10 +68,93 @@ def test_an_edited_figure_is_refused_by_name(edited):
 
 def test_a_claim_that_does_not_follow_is_refused(edited):
     assert "lower_bound_s: must be from 0 to the 20.0 found, got 21.0" in edited(lower_bound_s=21.0)
-    assert "gap: must be 0.5" in edited(lower_bound_s=10.0)
+    assert "lower_bound_s: must be 20.0" in edited(lower_bound_s=10.0)
+    assert "gap: must be 0.0" in edited(lower_bound_s=10.0, gap=0.5)
     assert 'status: must be "gap"' in edited(lower_bound_s=10.0, gap=0.5, status="optimal")
     assert "status: must fit a document without orders" in edited(orders=[], rank_of_stage=[])
     assert "objective: must be makespan or span" in edited(objective="cost")
+
+
+def test_what_its_request_and_orders_give_cannot_be_edited(edited):
+    own = trainwright.schedule(family="zb-h1", **SIZE).to_dict()
+    assert "family: must be zb-h1" in edited(family="zb-v")
+    both = edited(family="1f1b", request=own["request"] | {"family": "1f1b"})
+    assert "family: must be another, whose orders these are" in both
+    assert "family: must be given" in edited(request=own["request"] | {"method": "simulate"})
+    assert "request.method: must be one of" in edited(request=own["request"] | {"method": "luck"})
+    assert "bound: must be rank-work, as the request gives, got solver" in edited(bound="solver")
+    assert "fits: must be True" in edited(fits=False)
+    assert "interrupted: must be False" in edited(interrupted=True)
+    assert "found_by: must be nothing" in edited(found_by="solver")
+    assert "status: must be optimal" in edited(status="gap")
+    other = own | {"request": own["request"] | {"max_activations": 2}}
+    assert "status: must be infeasible" in edited(**other)
+
+
+LOOKED_FOR = {"search": True, "evaluations": 1, "placement": "loop", "virtual_stages": 2}
+LOOKED_FOR |= {"weight_grad": 0.1, "comm": 0.7}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"family": "zb-v"}, "family: must be search"),
+        ({"found_by": "1f1b"}, "found_by: must be search"),
+        ({"found_by": "solver"}, "found_by: must be search"),
+        ({"bound": "solver"}, "bound: must be "),
+        ({"bound": "solver", "solver_s": 1.0}, "bound: must be "),
+        ({"bound": "two-ranks"}, "bound: must be "),  # nothing is limited
+        ({"lower_bound_s": 1.0, "gap": 0.9}, "lower_bound_s: must be "),
+        ({"tried": 3}, "tried: must be nothing"),
+        ({"fits": False}, "fits: must be True"),
+    ],
+    ids=str,
+)
+def test_what_is_said_of_a_search_is_held_against_its_orders(changes, message, tmp_path):
+    found = trainwright.schedule(**SIZE, **LOOKED_FOR)
+    assert found.document.gap > 0.01
+    (tmp_path / "doc.json").write_text(json.dumps(found.to_dict() | changes), encoding="utf-8")
+    with pytest.raises(InvalidInput) as refused:
+        load_document(tmp_path / "doc.json")
+    assert message in str(refused.value)
+
+
+def test_a_solvers_bound_is_believed_where_a_solver_was_asked_for(tmp_path):
+    value = trainwright.schedule(**SIZE, **LOOKED_FOR).to_dict()
+    proved = {"bound": "solver", "lower_bound_s": value["makespan_s"], "gap": 0.0}
+    value |= {**proved, "status": "optimal", "solver_s": 1.0, "interrupted": True}
+    value["request"] |= {"method": "exact"}
+    (tmp_path / "doc.json").write_text(json.dumps(value), encoding="utf-8")
+    assert load_document(tmp_path / "doc.json").bound == "solver"
+
+
+def test_points_of_a_front_are_priced_again(tmp_path):
+    asked = {"pareto": True, "search": True, "evaluations": 1, "placement": "v"}
+    value = trainwright.schedule(**SIZE, **asked).to_dict()
+    for key, lie, message in (
+        ("makespan_s", 1.0, "points[0].makespan_s: must be"),
+        ("family", "1f1b", "points[0].family: must be"),
+        ("bound", "solver", "points[0].bound: must be"),
+        ("peak_activations", 1, "points[0].peak_activations: must be"),
+    ):
+        points = [value["points"][0] | {key: lie}, *value["points"][1:]]
+        text = json.dumps(value | {"points": points})
+        (tmp_path / "doc.json").write_text(text, encoding="utf-8")
+        with pytest.raises(InvalidInput) as refused:
+            load_document(tmp_path / "doc.json")
+        assert message in str(refused.value)
+
+
+def test_of_another_version_families_and_bounds_are_let_through_with_a_warning(tmp_path):
+    value = trainwright.schedule(family="zb-h1", **SIZE).to_dict()
+    value["request"] |= {"trainwright_version": "0.0.1", "family": "1f1b"}
+    value |= {"family": "1f1b", "bound": "window"}
+    (tmp_path / "doc.json").write_text(json.dumps(value), encoding="utf-8")
+    (warning,) = load_document(tmp_path / "doc.json").warnings
+    assert warning.startswith("made by version 0.0.1; ")
+    (tmp_path / "doc.json").write_text(json.dumps(value | {"span_s": 1.0}), encoding="utf-8")
+    with pytest.raises(InvalidInput, match=r"span_s: must be 20\.0"):
+        load_document(tmp_path / "doc.json")
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -145,8 +145,8 @@ def test_a_price_that_was_edited_fails():
 
 def test_memory_above_the_limit_fails_and_names_the_rank():
     made = trainwright.schedule(family="gpipe", ranks=2, microbatches=4)
-    request = replace(made.document.request, max_activations=3)
-    found = trainwright.verify(replace(made.document, request=request), level=0).document
+    over = trainwright.schedule(simulate=made.timeline.schedule, memory_limit=3)
+    found = trainwright.verify(over.document, level=0).document
     assert failures(found) == [f"rank {rank}: holds 4 activations of 3" for rank in (0, 1)]
 
 

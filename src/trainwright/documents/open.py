@@ -54,9 +54,9 @@ if TYPE_CHECKING:
 # A document carries its inputs and its decisions, so it can be made again; a file that was edited
 # by hand says something else and is refused, each lying field by name with the value that it must
 # have. What only the search knows (the bound, other plans' times, the reasons) is taken over and
-# held against the rest. Prices of a profile or of given costs are a matter of definition; estimates
-# belong to the version that made them, so a document of another version is let through with a
-# warning.
+# held against the rest. Prices of a profile or of given costs are a matter of definition;
+# estimates, orders of families and bounds on schedules belong to the version that made them, so a
+# document of another version is let through with a warning.
 
 
 Document = TypeVar("Document")
@@ -87,14 +87,17 @@ def _rechecked(document: Any) -> Any:
             document = replace(document, **{name: _rechecked(inner)})
     made = document if kind.remake is None else part(kind.remake)(document)
     changed, claims = tuple(changes(made, document)), tuple(_claim_faults(document))
-    if kind.is_estimated and changed:
+    if changed and (kind.is_estimated or kind.lasting):
         version = document.request.trainwright_version
         if version == __version__:
             how = f"was edited, or made by another build of version {__version__}"
             fix = "make it anew with the command that wrote it"
             refuse((*changed, *claims, Fault("document", f"{how}; {fix}")))
-        said = f"made by version {version}; {__version__} computes other figures: {changed[0]}"
-        document, changed = replace(document, warnings=(*document.warnings, said)), ()
+        lasting = kind.lasting and tuple(changes(part(kind.lasting)(document), document))
+        if not lasting:
+            said = f"made by version {version}; {__version__} computes other figures: {changed[0]}"
+            document = replace(document, warnings=(*document.warnings, said))
+        changed = lasting or ()
     refuse((*changed, *claims))
     return document
 

@@ -26,7 +26,8 @@ class Kind:
     renderable of rich. `remake` takes a document and
     returns it as its own request and decisions give it, with what only a search knows taken over;
     absent where nothing follows from the rest. `page` takes a `pages.subject.Subject`.
-    `is_estimated` says that its own figures belong to the version that estimated them.
+    `is_estimated` says that its own figures belong to the version that estimated them; `lasting`
+    remakes what every version gives, where only some of the figures do.
     """
 
     record: str
@@ -34,6 +35,7 @@ class Kind:
     remake: str | None = None
     page: str | None = None
     is_estimated: bool = False
+    lasting: str | None = None
 
 
 def _kind(
@@ -44,6 +46,7 @@ def _kind(
     remake: str | None = None,
     page: str | None = None,
     is_estimated: bool = False,
+    lasting: str | None = None,
 ) -> Kind:
     """A kind whose parts stand in one module, but for its page, and a view of several kinds."""
     return Kind(
@@ -52,6 +55,7 @@ def _kind(
         remake=remake if remake is None or ":" in remake else f"{module}:{remake}",
         page=None if page is None else f"pages.{page}",
         is_estimated=is_estimated,
+        lasting=None if lasting is None else f"{module}:{lasting}",
     )
 
 
@@ -90,7 +94,8 @@ KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
             "documents.schedule",
             "ScheduleResult",
             "schedule_view",
-            remake="remake_schedule",
+            remake="documents.schedule_methods:remake_schedule",
+            lasting="priced_again",
             page="schedule_report:schedule_content",
         ),
         "model-estimate": _kind(

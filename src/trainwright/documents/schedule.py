@@ -362,6 +362,14 @@ def schedule_of(document: ScheduleResult, *, source: str | None = None) -> Sched
     )
 
 
+def objective_of(document: ScheduleResult) -> Objective:
+    """What a document says it is about; raises InvalidInput for anything unknown."""
+    if document.objective not in tuple(Objective):
+        wanted = " or ".join(Objective)
+        raise InvalidInput.of("objective", f'must be {wanted}, got "{document.objective}"')
+    return Objective(document.objective)
+
+
 def timeline_of(document: ScheduleResult, *, source: str | None = None) -> Timeline | None:
     """The schedule of a document with its times; None where it has none."""
     if not document.orders:
@@ -518,15 +526,13 @@ def _front_point(point: ParetoPoint, case: ScheduleCase) -> FrontPoint:
 # ----------------------------------------------------------------------------
 
 
-def remake_schedule(document: ScheduleResult) -> ScheduleResult:
+def priced_again(document: ScheduleResult) -> ScheduleResult:
     """The document with every figure that follows from its orders, if it has any, and its costs.
 
+    Bounds and names are taken over: they are what some version proves and how it orders families.
     Raises `InvalidInput` for orders that break a law, or costs that cannot be read.
     """
-    if document.objective not in tuple(Objective):
-        wanted = " or ".join(Objective)
-        raise InvalidInput.of("objective", f'must be {wanted}, got "{document.objective}"')
-    timeline, objective = timeline_of(document), Objective(document.objective)
+    objective, timeline = objective_of(document), timeline_of(document)
     if timeline is None:
         return document
     value_s, bound_s = objective.of(timeline), document.lower_bound_s or 0.0

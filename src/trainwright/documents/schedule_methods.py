@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,20 +11,26 @@ import numpy as np
 
 from trainwright.documents.schedule import (
     Answer,
+    BoundAtPlacement,
+    FrontPoint,
     ScheduleResult,
     Shortfall,
     bound_for,
     bound_within,
     case_of,
+    document_of,
+    objective_of,
+    proved_bound,
     schedule_of,
+    timeline_of,
 )
 from trainwright.errors import InvalidInput, UnsupportedFeature, one_of
 from trainwright.execution import Budget
 from trainwright.formats.atomic_file import read_bytes
 from trainwright.formats.document_json import decode_document
 from trainwright.formats.json_text import scan_json
-from trainwright.formats.schedule_json import is_json, parse_orders, read_orders
-from trainwright.options.inputs import display_name, naming_options
+from trainwright.formats.schedule_json import is_json, order_rows, parse_orders, read_orders
+from trainwright.options.inputs import display_name, inside, naming_options
 from trainwright.options.schedule import (
     DEFAULT_CHUNKS,
     OPTION_OF,
@@ -34,17 +40,27 @@ from trainwright.options.schedule import (
     require_size,
 )
 from trainwright.plans.lowered import Timeline
-from trainwright.plans.schedule import Placement, Schedule, ScheduleCosts, ScheduleMemory
-from trainwright.plans.status import Objective
+from trainwright.plans.schedule import (
+    Placement,
+    Schedule,
+    ScheduleCosts,
+    ScheduleMemory,
+)
+from trainwright.plans.status import Bound, BoundName, Objective
 from trainwright.scheduling.bounds import LimitTooSmall, limit_below_all, misfit
 from trainwright.scheduling.candidates import (
     DEFAULT_SEED,
     PLACEMENT_NAMES,
+    Candidate,
     SearchQuestion,
+    activation_limit,
+    candidates,
     named_schedules,
+    recomputed_everywhere,
 )
 from trainwright.scheduling.exact import load_solver, solve_exactly
 from trainwright.scheduling.families import (
+    ALIASES,
     FAMILIES,
     Family,
     FamilyRequest,
@@ -55,6 +71,7 @@ from trainwright.scheduling.families import (
 from trainwright.scheduling.families.family import without_limits
 from trainwright.scheduling.search import (
     ParetoPoint,
+    lower_bound,
     many_limits,
     named_front,
     search_schedule,
@@ -349,16 +366,23 @@ def by_front(
         misfit = least_shortfall(points[0].schedule.placement, question.costs, case=case)
         shortfall = misfit or front_shortfall(points, case=case)
         return Answer(family="front", shortfall=shortfall, generate_s=generate_s)
-    best = within[-1]
+    return replace(
+        _at_the_front(within, case),
+        generate_s=generate_s,
+        search_s=generate_s if method is Method.SEARCHED_FRONT else None,
+        interrupted=budget.interrupted,
+    )
+
+
+def _at_the_front(points: tuple[ParetoPoint, ...], case: ScheduleCase) -> Answer:
+    """The fastest point of those within the limits, and all of them."""
+    best = points[-1]
     return Answer(
         family=best.source if best.source in FAMILIES else _SEARCH,
         found_by=best.source,
         timeline=best.timeline,
         bound=bound_within(case, best.schedule, best.timeline.costs),
-        generate_s=generate_s,
-        search_s=generate_s if method is Method.SEARCHED_FRONT else None,
-        points=within,
-        interrupted=budget.interrupted,
+        points=points,
     )
 
 
@@ -532,3 +556,206 @@ def by_simulation(case: ScheduleCase, schedule: Schedule, *, source: str | None 
         bound=bound_for(case, schedule, case.costs_of(schedule)),
         shortfall=shortfall,
     )
+
+
+# A document again: by the method that it was asked for, with what only a search knows taken over
+# -----------------------------------------------------------------------------------------------
+
+_SEARCHES = (Method.SEARCH, Method.EXACT, Method.SEARCHED_FRONT)
+_COSTLY = (BoundName.CROSSINGS, BoundName.TWO_RANKS)  # of limited memory only
+
+
+def remake_schedule(document: ScheduleResult) -> ScheduleResult:
+    """The document as its request, its orders and this version's families and bounds give it.
+
+    Orders of searches and fronts are taken over with what those call them, bounds that take seconds
+    where they are no less than those that take none, what a solver proved where one was asked for;
+    so are work, times, runs and warnings.
+    Raises `InvalidInput` for orders that break a law, or costs that cannot be read.
+    """
+    objective_of(document)
+    request, timeline = document.request, timeline_of(document)
+    if request.method not in tuple(Method):
+        raise InvalidInput.of("request.method", one_of(tuple(Method), request.method))
+    method = Method(request.method)
+    case = case_of(document)
+    if method is Method.SIMULATE:
+        answer = by_simulation(case, schedule_of(document))
+    elif method is Method.FAMILY:
+        answer = _family_again(document, case, timeline)
+    else:
+        answer = _search_again(document, timeline, method=method)
+    answer = replace(
+        answer,
+        evaluations=document.evaluations if method in _SEARCHES else None,
+        generate_s=document.generate_s,
+        search_s=document.search_s,
+        solver_s=document.solver_s,
+        warnings=document.warnings,
+    )
+    made = document_of(answer, case, request)
+    return replace(made, verification=document.verification)
+
+
+def _asked(document: ScheduleResult) -> ScheduleCase:
+    """What was to be scheduled: limits as they were given, and sizes, too."""
+    request = document.request
+    return replace(
+        case_of(replace(document, parts_per_stage=None)),
+        ranks=request.num_ranks,
+        microbatches=request.num_microbatches,
+        virtual_stages=request.virtual_stages,
+        group=request.group,
+    )
+
+
+def _family_again(
+    document: ScheduleResult, case: ScheduleCase, timeline: Timeline | None
+) -> Answer:
+    """The orders of a family by its name; those of somebody else's are taken over."""
+    name = document.request.family or ""
+    if ALIASES.get(name, name) in FAMILIES:
+        answer = by_family(_asked(document), name, budget=Budget())
+        if timeline is None or answer.timeline is None:
+            return answer
+        if order_rows(answer.timeline.schedule) == document.orders:
+            return answer
+        name = "another, whose orders these are"
+    if timeline is None:
+        return Answer(family=name, shortfall=document.binding)
+    bound = bound_for(case, timeline.schedule, timeline.costs)
+    return Answer(family=name, timeline=timeline, bound=bound)
+
+
+def _search_again(document: ScheduleResult, timeline: Timeline | None, *, method: Method) -> Answer:
+    """What a search or a front says of orders that it found, or why it found none."""
+    request, asked = document.request, _asked(document)
+    options = SearchOptions(placement=request.placement, seed=request.seed, evaluations=1)
+    is_front = method in (Method.FRONT, Method.SEARCHED_FRONT)
+    if is_front and timeline is None:
+        return Answer(family="front", shortfall=document.binding)
+    if timeline is None:  # proved before any search
+        return by_search(asked, options, method=Method.SEARCH, budget=Budget())
+    if is_front and options.placement is None:
+        options = replace(options, placement=None if asked.spec.placement else "v")
+    question = _question(asked, options)
+    if isinstance(question, Shortfall):
+        return Answer(family=_SEARCH, shortfall=question)
+    if is_front:
+        return _front_again(document, asked, question)
+    return _found_again(document, timeline, question)
+
+
+def _found_again(document: ScheduleResult, timeline: Timeline, question: SearchQuestion) -> Answer:
+    """The orders that a search found, with the bounds of their pipeline and of all tried."""
+    schedule, value_s = timeline.schedule, question.objective.of(timeline)
+    if exceeded(timeline, case=case_of(document)) is not None:
+        raise InvalidInput.of("orders", "must be within the limits of the request")
+    every = candidates(question)
+    least = bound_within(case_of(document), schedule, timeline.costs)
+    is_limited = len(every[0].resources[2]) > 0 or question.recompute_saved_bytes is not None
+    costly = tuple(name for name in BoundName if is_limited and name is not BoundName.SOLVER)
+    solved = (BoundName.SOLVER,) if document.solver_s is not None else ()
+    solved = solved if document.request.method == Method.EXACT else ()
+    claimed = document.bound_at_placement or document
+    pipeline_bound = _claimed(claimed, [least], costly=(*costly, *solved), most_s=value_s)
+    is_open = len(every) > 1 if not is_limited else document.bound_at_placement is not None
+    bound = pipeline_bound
+    if is_open:
+        plain = _plain_bounds(question, every)
+        bound = _claimed(document, plain, costly=costly, most_s=pipeline_bound.value_s)
+    by_solver = document.found_by == BoundName.SOLVER and not solved
+    return Answer(
+        family=_SEARCH,
+        timeline=timeline,
+        bound=bound,
+        pipeline_bound=pipeline_bound if is_open else None,
+        found_by=_SEARCH if by_solver else _named(document.found_by, schedule),
+        tried=(document.tried or 1) if is_limited else len(every),
+        parts_per_stage=schedule.placement.num_stages // question.costs.num_stages,
+        interrupted=document.interrupted,
+    )
+
+
+def _front_again(document: ScheduleResult, case: ScheduleCase, question: SearchQuestion) -> Answer:
+    """The points of a front, each priced again."""
+    points: list[ParetoPoint] = []
+    for at, point in enumerate(document.points):
+        with inside(f"points[{at}]"):
+            shown = replace(document, orders=point.orders, rank_of_stage=point.rank_of_stage)
+            timeline = timeline_of(shown)
+            if timeline is None or exceeded(timeline, case=case) is not None:
+                raise InvalidInput.of("orders", "must be there and within the limits")
+        value_s = question.objective.of(timeline)
+        peak = max(timeline.schedule.peak_activations)
+        one = candidates(replace(question, max_activations=peak))[0]
+        least = lower_bound(question, one, num_labels=0)
+        made = ParetoPoint(
+            timeline=timeline,
+            value_s=value_s,
+            peak_activations=peak,
+            peak_bytes=float(timeline.peak_bytes.max()),
+            bound=_claimed(point, [least], costly=_COSTLY, most_s=value_s),
+            source=_named(point.family, timeline.schedule) or _SEARCH,
+        )
+        if points and not (points[-1].peak_activations < peak and points[-1].value_s > value_s):
+            raise InvalidInput.of(f"points[{at}]", "must take more memory and less time")
+        points.append(made)
+    if not points:
+        raise InvalidInput.of("points", "must have at least 1 entry, got 0")
+    return replace(_at_the_front(tuple(points), case), interrupted=document.interrupted)
+
+
+def _claimed(
+    claim: ScheduleResult | BoundAtPlacement | FrontPoint,
+    plain: Sequence[Bound],
+    *,
+    costly: Sequence[BoundName],
+    most_s: float,
+) -> Bound:
+    """A bound on the least of `plain` that is claimed, or else that least, the first of equal ones.
+
+    With an argument that takes seconds, any from there to `most_s` may be true; or, beside such,
+    that on another than the least.
+    """
+    least_s = min(bound.value_s for bound in plain) * (1 + 1e-12)
+    least = next(bound for bound in plain if bound.value_s <= least_s)
+    value_s = claim.lower_bound_s or 0.0
+    for bound in plain if costly else ():
+        if claim.bound == bound.name and math.isclose(value_s, bound.value_s, rel_tol=1e-12):
+            return bound
+    if claim.bound is not None and claim.bound in costly and least.value_s <= value_s * (1 + 1e-12):
+        return Bound(min(value_s, most_s), BoundName(claim.bound))
+    return least
+
+
+def _plain_bounds(question: SearchQuestion, tried: Sequence[Candidate]) -> list[Bound]:
+    """Of each pipeline that a search tried, the best bound that takes no time."""
+    if question.recompute_saved_bytes is None:
+        return [lower_bound(question, one, num_labels=0) for one in tried]
+    return [  # whichever stages recompute
+        proved_bound(
+            placement,
+            question.num_microbatches,
+            recomputed_everywhere(
+                question, parts=placement.num_stages // question.costs.num_stages
+            ),
+            objective=question.objective,
+            max_activations=activation_limit(question, placement),
+            offload=question.offload,
+        )
+        for placement in dict.fromkeys(one.placement for one in tried)
+    ]
+
+
+def _named(name: str | None, schedule: Schedule) -> str | None:
+    """What a search calls its orders, unless that is a family of another placement."""
+    placement = schedule.placement
+    if name is None or name not in FAMILIES:
+        return name
+    request = FamilyRequest(
+        num_ranks=placement.num_ranks,
+        num_microbatches=schedule.num_microbatches,
+        virtual_stages=max(1, placement.num_stages // placement.num_ranks),
+    )
+    return name if FAMILIES[name].place(request) == placement else _SEARCH
