@@ -15,6 +15,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import trainwright
+from trainwright.documents import model_search
 from trainwright.errors import InvalidInput
 from trainwright.execution import Budget
 from trainwright.formats import catalog
@@ -747,3 +748,20 @@ def test_where_plans_are_counted_more_memory_loses_none():
         for memory in ("44GiB", "48GiB")
     )
     assert more.step_time_s < little.step_time_s
+
+
+def test_that_nothing_fits_as_asked_is_said_only_where_it_is_proved(monkeypatch):
+    """A search that is not over has found none; that there is none is more."""
+    given = {"cluster": "dgx-h100", "devices": 1, "global_batch": 8, "sequence": 4096, "top": 0}
+    known = trainwright.plan("llama2-7b", **given).document
+    assert any("nothing fits as asked" in each for each in known.warnings)
+    plan = model_search.plan_runnable
+
+    def left_open(question, *args, **options):
+        return replace(plan(question, *args, **options), exhausted=False)
+
+    monkeypatch.setattr(model_search, "plan_runnable", left_open)
+    unknown = trainwright.plan("llama2-7b", **given).document
+    assert unknown.step_time_s == known.step_time_s
+    assert any("nothing was found to fit as asked" in each for each in unknown.warnings)
+    assert not any("nothing fits" in each for each in unknown.warnings)

@@ -135,19 +135,22 @@ def _in_turn(call: ModelCall, tried: Sequence[_Tried], budget: Budget) -> Iterat
 def _told_of(call: ModelCall, tried: Sequence[_Tried], budget: Budget) -> _Tried:
     """What was found of the call, or of what is planned in its place, and why that is."""
     fitting = [one for one in tried if one.outcome.priced]
+    as_asked = [one.outcome for one in tried if one.call.leaner is None]
+    is_known = all(found.exhausted for found in as_asked)
+    fits = "fits" if is_known else "was found to fit"
     if not fitting:
         if call.otherwise and not budget.stopped:
             others = [str(one.question.allowed.framework) for one in call.otherwise]
-            call = _saying(call, f"no plan of {_either(others)} fits either")
+            call = _saying(call, f"no plan of {_either(others)} {fits} either")
         return _Tried(call, tried[0].outcome)
     told, outcome = min(fitting, key=lambda one: one.step_s)
     if told.leaner is not None:
-        told = saying_what_fits(told, fitting[0].call, outcome, budget)
+        told = saying_what_fits(told, fitting[0].call, outcome, budget, fits=fits)
     target = str(told.question.allowed.framework)
     names = dict.fromkeys(str(one.call.question.allowed.framework) for one in tried)
     before = [name for name in names if name != target]
     if before and target != call.question.allowed.framework:
-        said = f"planned for {target}: no plan fits as asked that {_either(before)} launches"
+        said = f"planned for {target}: no plan {fits} as asked that {_either(before)} launches"
         told = _saying(told, said)
     return _Tried(told, outcome)
 

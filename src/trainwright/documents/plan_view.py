@@ -45,7 +45,7 @@ from trainwright.options.question import ModelCall
 from trainwright.plans.capability import TARGETS, capability_of
 from trainwright.plans.capability_table import Feature
 from trainwright.plans.configuration import NO_OVERHEADS, MemoryOverheads, Overlap
-from trainwright.plans.plan import Parallelism, SpanRecord
+from trainwright.plans.plan import Parallelism, SpaceRecord, SpanRecord
 from trainwright.plans.prediction import RankRecord, StageMemory, StagePrediction
 from trainwright.plans.status import OPTIMAL_TOLERANCE, Status, relative_gap
 from trainwright.profile import Profile
@@ -60,7 +60,6 @@ if TYPE_CHECKING:
     from trainwright.execution import Budget
     from trainwright.model import Precision, Recipe
     from trainwright.planning.search.search import Outcome
-    from trainwright.plans.plan import SpaceRecord
     from trainwright.profile.measured_model import Trained
 
 

@@ -524,10 +524,13 @@ class Leaner:
         """The option that does most of it."""
         return "offload" if self.question.settings.recipe.offload else self.options.split()[0][2:]
 
-    def after(self, first: Leaner) -> str:
-        """What is said of its plan where the `first` that fits is itself, or one that is slower."""
+    def after(self, first: Leaner, *, fits: str) -> str:
+        """What is said of its plan where the `first` that fits is itself, or one that is slower.
+
+        Nothing `fits` as asked, in words that are no more than is known.
+        """
         than = "" if self is first else f", which is quicker than with {first.words}"
-        return f"{self.option}: nothing fits as asked; planned with {self.words}{than}"
+        return f"{self.option}: nothing {fits} as asked; planned with {self.words}{than}"
 
 
 def leaner_calls(calls: Iterable[ModelCall]) -> list[ModelCall]:
@@ -560,12 +563,12 @@ def may_be_quicker(call: ModelCall, best_s: float, budget: Budget) -> bool:
 
 
 def saying_what_fits(
-    call: ModelCall, first: ModelCall, outcome: ModelOutcome, budget: Budget
+    call: ModelCall, first: ModelCall, outcome: ModelOutcome, budget: Budget, *, fits: str
 ) -> ModelCall:
     """The call of a ladder whose outcome is told, with why: the `first` of it that fits."""
     assert first.leaner is not None, "a leaner call than the one asked for is on the ladder"
     assert call.leaner is not None, "and so are those behind it"
-    more = (call.leaner.after(first.leaner), *_in_16_bit(call.leaner, outcome, budget))
+    more = (call.leaner.after(first.leaner, fits=fits), *_in_16_bit(call.leaner, outcome, budget))
     return replace(call, warnings=(*call.warnings, *more))
 
 
