@@ -509,6 +509,11 @@ class LoopChain:
             times_s[:, end] += edges_s[:, end]
         return times_s[0], times_s[1] + self.again_s
 
+    def hidden_s(self, recomputed_s: Floats) -> Floats:
+        """What of an exchange hides under so many seconds of recomputation."""
+        found: Floats = self.under_backward * recomputed_s
+        return found
+
     def room_bytes(self, instants: list[Floats], running: list[Floats]) -> list[Floats]:
         """What is left for blocks at every instant of each rank, [N] each: `instants` [N, v] count
         what is held, `running` what runs. Of blocks that recompute in any way the others have room.

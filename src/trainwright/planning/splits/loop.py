@@ -21,6 +21,7 @@ import numpy as np
 
 from trainwright._native import _core
 from trainwright.cluster import Cluster
+from trainwright.costing.communication import beyond_s
 from trainwright.planning.bounds.layers import Blocks
 from trainwright.planning.bounds.loop import (
     LOOP_HAIR,
@@ -157,7 +158,7 @@ def least_of_whole(loop: Loop, *, limit_s: float, effort: float = 1.0) -> PathsS
     backward_s += chain.again_s[:, np.newaxis]
     exchanged_s = np.zeros_like(backward_s)
     for stage, (there_s, back_s, _) in enumerate(loop.added_s(least, extra.tolist())):
-        back_s = np.maximum(back_s - chain.under_backward * chain.again_s[stage], 0.0)
+        back_s = beyond_s(back_s, chain.hidden_s(chain.again_s[stage]))
         exchanged_s[stage, : len(back_s)] = back_s[: width + 1]
         for times_s, own in zip((forward_s, backward_s), (there_s, back_s), strict=True):
             times_s[stage, : len(own)] += own[: width + 1]
@@ -240,8 +241,8 @@ def program_of(loop: Loop, *, limit_s: float, in_room: bool = True) -> PathsProg
         block_backward_s[stage] += backward.slope
         block_after_s[stage] += tail.slope
         if backward != (0.0, 0.0):  # more of it hides under what is recomputed
-            block_backward_s[stage] -= chain.under_backward * (times_s - times_s[0])
-            backward_s[stage] -= chain.under_backward * chain.again_s[stage]
+            block_backward_s[stage] -= chain.hidden_s(times_s - times_s[0])
+            backward_s[stage] -= chain.hidden_s(chain.again_s[stage])
     if min(each.min() for each in (block_forward_s, block_backward_s, block_after_s)) < 0:
         return None
     held, room = np.zeros((0, size)), np.zeros(0)
