@@ -171,3 +171,44 @@ def test_a_change_is_written_where_the_recipe_has_the_field(tmp_path: Path) -> N
     assert "train: {train_iters: 10, global_batch_size: 64, micro_batch_size: 4}" in copy
     assert "recompute" not in copy
     assert "teacher: {tensor_model_parallel_size: 8}" in copy
+
+
+NEMO = """\
+import nemo_run as run
+from nemo.collections import llm
+
+class Mine(llm.Llama3Config):
+    num_layers: int = 4
+
+def executor(devices: int = 8):
+    return run.LocalExecutor(ntasks_per_node=devices)
+
+def configure(nodes: int = 1):
+    recipe = llm.llama3_8b.pretrain_recipe(name="x", num_nodes=2, num_gpus_per_node=8)
+    recipe.data.seq_length = 4096
+    recipe.model.config.seq_length = recipe.data.seq_length
+    recipe.trainer.devices = 4
+    recipe.trainer.strategy.pipeline_model_parallel_size = 2
+    recipe.data.global_batch_size = 64
+    {line}
+    return recipe
+"""
+
+
+def test_a_function_that_changes_a_recipe_of_nemo_is_that_recipe() -> None:
+    run = read("megatron-bridge", NEMO.format(line="pass"), Beside(name="train.py"))
+    assert (run.model_name, run.num_devices, run.sequence, run.pp) == ("llama3_8b", 8, 4096, 2)
+    assert run.precision == "bf16"
+
+
+def test_the_format_of_a_plugin_is_that_of_the_run() -> None:
+    line = "recipe.trainer.plugins = bf16_with_fp8_mixed()"
+    assert read("megatron-bridge", NEMO.format(line=line)).precision == "fp8"
+
+
+@pytest.mark.parametrize("name", ["Mine", "llm.Llama32Config1B"])
+def test_a_model_that_the_function_puts_in_is_asked_for(name: str) -> None:
+    line = f"recipe.model = run.Config(llm.LlamaModel, config=run.Config({name}))"
+    run = read("megatron-bridge", NEMO.format(line=line))
+    assert (run.model, run.model_name) == (None, None)
+    assert f"configure makes it of {name.rpartition('.')[2]}" in " ".join(run.notes)

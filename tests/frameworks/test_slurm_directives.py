@@ -74,3 +74,26 @@ def test_one_task_of_a_node_stands_for_all_its_devices(line: str, devices: int |
 def test_a_size_that_the_script_computes_is_not_known() -> None:
     script = "export SLURM_NTASKS=$((4 * 8))\nsrun python x.py --tensor-model-parallel-size 4\n"
     assert read_megatron(script).num_devices is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "devices"),
+    [
+        ("select=8:ncpus=8:mpiprocs=4:ngpus=4", 32),
+        ("select=2:ngpus=8", 16),
+        ("walltime=1:00:00", None),
+    ],
+)
+def test_nodes_and_devices_that_pbs_is_asked_for_are_read(asked: str, devices: int | None) -> None:
+    words = "--num-layers 4 --hidden-size 256 --num-attention-heads 4 --seq-length 512"
+    words += " --max-position-embeddings 512 --micro-batch-size 1 --vocab-size 1000"
+    count = 4 if "mpiprocs=4" in asked else 8
+    start = f"mpirun -np $(wc -l < $PBS_NODEFILE) --npernode {count}"
+    text = f"#!/bin/bash\n#PBS -P group\n#PBS -l {asked}\n{start} python pretrain_gpt.py {words}\n"
+    assert read_megatron(text).num_devices == devices
+
+
+def test_variables_of_slurm_are_not_those_of_pbs() -> None:
+    found = read_batch("#PBS -l select=8:ngpus=4\n").variables()
+    assert NODES not in found
+    assert found == {"PBS_O_WORKDIR": "."}

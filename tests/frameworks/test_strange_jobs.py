@@ -872,3 +872,114 @@ def test_frozen_weights_that_fsdp_keeps_in_float32_are_priced(
     )
     run = open_stated(None, script).run
     assert (run.zero, run.options.get("weight_bits")) == (zero, bits)
+
+
+ASKED = "--model Qwen/Qwen3-8B --per_device_train_batch_size 2 --max_length 2048"
+
+
+@pytest.mark.parametrize("word", ["--tuner_type", "--train_type", "--sft_type"])
+@pytest.mark.parametrize(("kind", "rank"), [("full", None), ("lora", 8)])
+def test_each_name_of_how_swift_tunes_is_read(word: str, kind: str, rank: int | None) -> None:
+    run = read(None, f"#!/bin/bash\nNPROC_PER_NODE=4 swift sft {ASKED} {word} {kind}\n")
+    assert (run.options.get("lora_rank"), run.num_devices) == (rank, 4)
+
+
+def test_swift_tunes_adapters_unless_it_is_told_otherwise_where_torchrun_starts_it() -> None:
+    run = read(None, f"torchrun --nproc_per_node=2 /opt/bin/swift sft {ASKED}\n")
+    assert (run.options.get("lora_rank"), run.num_devices) == (8, 2)
+
+
+QUANTIZED = (
+    "torchrun --nproc_per_node 4 finetune.py --model_name_or_path Qwen/Qwen2.5-7B --bf16 True "
+    "--per_device_train_batch_size 1 --max_seq_length 1024 {}\n"
+)
+
+
+@pytest.mark.parametrize("switch", ["--use_lora --q_lora", "--q_lora True", "--train_mode qlora"])
+def test_switches_of_quantized_adapters_quantize_the_frozen_weights(switch: str) -> None:
+    assert read(None, QUANTIZED.format(switch)).options["weight_bits"] == 4
+    assert read(None, QUANTIZED.format("--use_lora")).options.get("weight_bits") is None
+
+
+def test_what_a_strange_program_may_have_of_adapters_by_its_own_default_is_named() -> None:
+    assert "give --lora-rank" in said(run := read(None, QUANTIZED.format("--use_lora")))
+    assert "give --lora-targets" in said(run)
+    told = read(None, QUANTIZED.format("--use_lora --lora_r 4 --lora_target_modules q_proj"))
+    assert "--lora-" not in said(told)
+    trls = QUANTIZED.replace("finetune.py", "sft.py").format("--use_peft")
+    assert "--lora-" not in said(read(None, trls))
+
+
+def test_a_recipe_with_a_rank_that_is_no_word_of_trl_trains_adapters() -> None:
+    text = "model_name_or_path: Qwen/Qwen2.5-7B\nper_device_train_batch_size: 1\nlearning_rate: 1\n"
+    run = read("trl", f"{text}lora_rank: 64\n")
+    assert run.options["lora_rank"] == 64
+    assert "a rank without a switch" in said(run)
+    assert read("trl", f"{text}lora_r: 64\n").options.get("lora_rank") is None
+    assert read("trl", f"{text}lora_rank: 64\ntrain_mode: full\n").options.get("lora_rank") is None
+
+
+@pytest.mark.parametrize(("question", "length"), [("max_prompt_length: 100\n", 400), ("", 812)])
+def test_a_sampled_answer_stands_behind_its_question(question: str, length: int) -> None:
+    text = "model_name_or_path: Qwen/Qwen2.5-7B\nmax_completion_length: 300\n" + question
+    assert read("trl", f"{text}num_generations: 8\n").sequence == length
+    assert read("trl", text).sequence == 1024  # of pairs, whose whole length has a default
+
+
+def test_a_learning_rate_of_text_says_that_it_trains() -> None:
+    words = QUANTIZED.format("--tune_vision_tower True --connector_lr 1e-4 {}")
+    assert read(None, words.format("--language_model_lr 1e-5")).freeze is None
+    assert "block" in (read(None, words.format("")).freeze or ())
+
+
+def test_devices_that_a_script_lists_are_those_of_the_file_that_it_starts(tmp_path: Path) -> None:
+    (tmp_path / "a.yml").write_text("base_model: Qwen/Qwen2.5-7B\nsequence_len: 512\n")
+    text = "CUDA_VISIBLE_DEVICES=1,3 accelerate launch -m axolotl.cli.train a.yml\n"
+    run = read(None, f"#!/bin/bash\n{text}", Beside(folder=tmp_path, name="run.sh"))
+    assert (run.num_devices, run.devices_per_node) == (2, 2)
+
+
+def test_hosts_in_a_file_and_processes_that_are_not_known_are_named() -> None:
+    start = "deepspeed --hostfile hosts.txt train.py --model_name_or_path Qwen/Qwen2.5-7B "
+    run = read(None, f"{start}--per_device_train_batch_size 1 --max_seq_length 512\n")
+    assert run.num_devices is None
+    assert "the hosts of hosts.txt are not read" in said(run)
+    words = WORDS.format(more="--global-batch-size 64")
+    run = read(None, f"#!/bin/bash\nmpirun -np $(wc -l hosts) python pretrain_gpt.py {words}\n")
+    assert run.num_devices is None
+    assert "is not known; the devices are those of --nodes" in said(run)
+
+
+def test_degrees_need_more_devices_than_the_one_of_a_program_without_a_launcher() -> None:
+    words = WORDS.format(more="--global-batch-size 64 --tensor-model-parallel-size {}")
+    alone, many = (
+        read(None, f"#!/bin/bash\npython pretrain_gpt.py {words.format(size)}\n") for size in (1, 4)
+    )
+    assert (alone.num_devices, many.num_devices) == (1, None)
+    assert "no launcher is in the file" in said(many)
+
+
+def test_an_optimizer_that_nobody_knows_is_named() -> None:
+    words = WORDS.format(more="--global-batch-size 64 --optimizer {}")
+    for name, known in (("ademamix", False), ("adam", True), ("dist_muon", True), ("lion", True)):
+        run = read(None, f"torchrun --nproc_per_node 8 pretrain_gpt.py {words.format(name)}\n")
+        assert (f"{name} is not known here, and priced as Adam" in said(run)) is not known
+
+
+def test_a_number_is_not_true() -> None:
+    text = "base_model: Qwen/Qwen2.5-7B\nadapter: lora\nlora_r: 8\nlora_dropout: {}\n"
+    with pytest.raises(InvalidInput, match="lora_dropout: must be a number, got true"):
+        read("axolotl", text.format("true"))
+    assert read("axolotl", text.format("false")).options.get("lora_dropout") is None
+    assert read("axolotl", text.format("0.1")).options["lora_dropout"] == 0.1
+
+
+def test_an_experiment_of_torchtitan_takes_a_file_that_the_script_writes() -> None:
+    text = (
+        "#!/bin/bash\ndocker run image bash -lc 'cat > /tmp/a.toml <<END\n"
+        '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 1\n'
+        "seq_len = 2048\nEND\ntorchrun --nproc_per_node=4 -m torchtitan.experiments.ft.train "
+        "--job.config_file /tmp/a.toml --training.seq_len 4096'\n"
+    )
+    run = read(None, text, Beside(name="run.sh"))
+    assert (run.sequence, run.num_devices, run.micro_batch) == (4096, 4, 1)

@@ -479,7 +479,8 @@ def _read_recipe(text: str, beside: settings.Beside) -> settings.StatedRun:
         raise InvalidInput.of("megatron-bridge", f"is not a Python module: {error}") from None
     functions = {each.name: each for each in tree.body if isinstance(each, ast.FunctionDef)}
     public = [name for name in functions if not name.startswith("_")]
-    name = beside.function or (public[0] if len(public) == 1 else None)
+    made = [name for name in public if _begins_with(functions[name])] if len(public) > 1 else public
+    name = beside.function or (made[0] if len(made) == 1 else None)
     if not public:
         raise InvalidInput.of("megatron-bridge", "defines no recipe: give the file that does")
     if name is None or name not in functions:
@@ -491,6 +492,10 @@ def _read_recipe(text: str, beside: settings.Beside) -> settings.StatedRun:
     open_: dict[str, str] = {}
     constants = dict(_constants(tree))
     hub = _harvest(functions[name], functions, constants, values, open_, 0)
+    hub = hub or _begins_with(functions[name])
+    for called in map(ast.unparse, ast.walk(functions[name])):
+        if (mixed := _MIXED.fullmatch(called)) is not None:
+            values["mixed_precision"] = mixed[1]
     if open_:
         shown = ", ".join(f"{key} ({code})" for key, code in open_.items())
         raise InvalidInput.of(name, f"computes what is needed: {shown}; write the values")
@@ -498,7 +503,12 @@ def _read_recipe(text: str, beside: settings.Beside) -> settings.StatedRun:
     devices = None
     if type(nodes) is int and type(each) is int:
         devices = script.Devices(total=nodes * each, per_node=each)
-    return run_of(values, beside, recipe=hub or name, devices=devices)
+    other = _other_model(functions[name], tree)
+    run = run_of(values, beside, recipe=hub or name, devices=devices)
+    if other is None:
+        return run
+    why = f"{settings.UNDESCRIBED}: {name} makes it of {other}"
+    return replace(run, model=None, model_name=None, notes=(why, *run.notes))
 
 
 _FIELDS: Final = frozenset(
@@ -552,6 +562,8 @@ def _harvest(
     arguments = function.args
     names = [each.arg for each in (*arguments.args, *arguments.kwonlyargs)]
     for key, node in _settings(function):
+        if key == "devices" and isinstance(node, ast.Constant):
+            key = "num_gpus_per_node"
         if key in _SHORT or key not in _FIELDS:
             continue
         if isinstance(node, ast.Name):
@@ -562,6 +574,7 @@ def _harvest(
         except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
             called = ast.unparse(node)
             passed_on = isinstance(node, ast.Name) and node.id in (*names, key)
+            passed_on |= isinstance(node, ast.Attribute) and node.attr == key
             if key in _OF_THE_RECIPE and not passed_on:
                 open_[key] = called[:60]
                 values.pop(key, None)
@@ -570,6 +583,29 @@ def _harvest(
         if isinstance(text, str) and _HUB.fullmatch(text) and settings.catalog_name(text):
             hub = hub or text
     return hub
+
+
+# NeMo's recipes, which a function begins with and changes: `llm.llama3_8b.pretrain_recipe(…)`.
+_MADE_BY: Final = ("pretrain_recipe", "finetune_recipe")
+_MIXED: Final = re.compile(r"(?:\w+\.)*((?:bf16|fp16)(?:_with_\w+)?_mixed)\(\)")
+_SIZED: Final = re.compile(r"[A-Z]\w*Config\w*\d[MB]")
+
+
+def _begins_with(function: ast.FunctionDef) -> str | None:
+    """The recipe of NeMo that a function calls, None where it calls none or several."""
+    calls = (node.value for node in ast.walk(function) if isinstance(node, ast.Attribute)
+             and node.attr in _MADE_BY)  # fmt: skip
+    found = {ast.unparse(each).rpartition(".")[2] for each in calls}
+    return found.pop() if len(found) == 1 else None
+
+
+def _other_model(function: ast.FunctionDef, tree: ast.Module) -> str | None:
+    """The class that a function makes its model of, in place of what the recipe has."""
+    own = {each.name for each in tree.body if isinstance(each, ast.ClassDef)}
+    calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
+    words = (ast.unparse(each) for call in calls for each in (call.func, *call.args))
+    names = (word.rpartition(".")[2] for word in words)
+    return next((each for each in names if each in own or _SIZED.fullmatch(each)), None)
 
 
 def _constants(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:

@@ -328,6 +328,9 @@ def odd_optimizer(name: str | None) -> Iterator[str]:
     ):  # fmt: skip
         if odd in word:
             yield f"optimizer {name} is priced as {near}"
+            return
+    if word and "lomo" not in word and optimizer_named(word) is None:
+        yield f"optimizer {name} is not known here, and priced as Adam"
 
 
 def fsdp_of(found: settings.Settings) -> tuple[int | None, tuple[str, ...]]:

@@ -224,10 +224,11 @@ def _has(found: Mapping[str, Any], path: str) -> bool:
 _PROGRAMS: Final[Mapping[str, str]] = {
     "axolotl": "axolotl", "axolotl.cli.train": "axolotl",
     "llamafactory-cli": "llamafactory", "llamafactory.launcher": "llamafactory",
-    "torchtitan.train": "torchtitan", "automodel": "automodel",
+    "automodel": "automodel",
     "nemo_automodel.recipes.llm.train_ft": "automodel", "run_train.py": "nanotron",
     "fast-llm": "fast-llm", "prime_rl.trainer.sft.train": "prime-rl",
 }  # fmt: skip
+_TITANS_OWN: Final = re.compile(r"torchtitan(?:\.experiments\.\w+)?\.train")
 # Flags that name the file, the likeliest first.
 _FILES: Final = (
     "job.config_file", "config_file", "config", "config_path", "deepspeed_config", "deepspeed",
@@ -266,7 +267,9 @@ class Started:
         devices, said = self.launch.devices, f"the settings are those of {self.name}, which "
         notes = (f"{said}{script} starts", *self.launch.notes, *devices.notes, *self.notes)
         if run.num_devices is None and not self.launch.starts_alone:
-            run = replace(run, num_devices=devices.total, devices_per_node=devices.per_node)
+            seen = devices.visible
+            total, per_node = devices.total or seen, devices.per_node or seen
+            run = replace(run, num_devices=total, devices_per_node=per_node)
             if run.is_cut and run.pp is None and devices.total is not None:
                 cut = _stages_left(run, devices.total)
                 run = replace(run, pp=cut)
@@ -299,7 +302,8 @@ def started_by(text: str, beside: settings.Beside) -> Started | None:
     except InvalidInput:
         return None
     flags = flags_of(launch.words)
-    known = _PROGRAMS.get(launch.program)
+    known = "torchtitan" if _TITANS_OWN.fullmatch(launch.program) else None
+    known = _PROGRAMS.get(launch.program, known)
     if known is None and _ARGUMENTS & flags.keys():
         return None
     if known == "torchtitan" and "module" in flags:

@@ -98,7 +98,6 @@ _UNMODELLED: Final = (
     "zero_hpz_partition_size", "zero_quantized_weights", "zero_quantized_gradients",
     "use_unsloth_gc",
 )  # fmt: skip
-_TRAINABLE: Final = ("lora_modules", "trainable")  # of single programs, as the hub's names
 _MODELS: Final = ("model", "model_id_or_path", "model_id", "model_name_or_path", "model_name")
 _LENGTHS: Final = ("max_length", "max_seq_length", "block_size", "model_max_length", "max_seq_len")
 # What a switch of `accelerate launch` turns on, where its settings stand, and how they begin.
@@ -106,7 +105,7 @@ _ACCELERATED: Final = (
     ("fsdp", "fsdp_config", "fsdp_"),
     ("deepspeed", "deepspeed_config", ("zero_", "offload_", "deepspeed_config_file")),
 )
-_SWIFT: Final = {"gradient_checkpointing": "true", "torch_dtype": "bfloat16", "tuner_type": "lora"}
+_SWIFT: Final = {"gradient_checkpointing": "true", "torch_dtype": "bfloat16"}
 _OF_TRAINER: Final = re.compile(
     r"--per[_-]device[_-]train(?:ing)?[_-]batch[_-]size\b|--(?:actor_)?model_name_or_path\b"
 )
@@ -173,11 +172,15 @@ def read_trl(text: str, beside: Beside = NOTHING) -> StatedRun:
         )
         loss, said = script.usual_loss({**named, **flags}, text, beside)
         flags, notes = {**flags, **loss}, [*notes, *said]
-    if launch.program == "swift":  # its own defaults; its processes stand in the environment
-        flags, devices = {**_SWIFT, **flags}, script.Devices()
-    if not OF_TRLS_OWN.fullmatch(launch.program) and _adapts_alone(flags):
+    if launch.program == "swift":  # its own defaults
+        is_told = not {"train_type", "sft_type"}.isdisjoint(flags)
+        flags = {**({} if is_told else {"tuner_type": "lora"}), **_SWIFT, **flags}
+    is_foreign = not OF_TRLS_OWN.fullmatch(launch.program)
+    if is_foreign and _adapts_alone(flags):
         flags["use_peft"] = "true"
-        notes.append("a rank without a switch: read as adapters beside frozen weights")
+        notes.append(_ALONE)
+    if is_foreign and launch.program != "swift" and not set(_OF_LLAMAFACTORY) & flags.keys():
+        notes += script.left_to_program(flags, launch.program)
     if own:
         flags, chat_notes = _of_chat(flags)
         notes += chat_notes
@@ -217,10 +220,14 @@ _IN_TRL: Final = re.compile(
 OF_TRLS_OWN: Final = re.compile(r"trl|(?:sft|dpo|orpo|kto|cpo|grpo|rloo|reward_modeling)\w*\.py")
 
 
+_ALONE: Final = "a rank without a switch: read as adapters beside frozen weights"
+_SWITCHES: Final = ("use_peft", "use_lora", "lora_enable", "lora", "q_lora", "only_optimize_lora")
+_KINDS: Final = ("tuner_type", "train_type", "sft_type", "train_mode")
+
+
 def _adapts_alone(flags: Mapping[str, Any]) -> bool:
-    """Whether a script states the rank of adapters, and no switch that turns them on or off."""
-    switches = {"use_peft", "use_lora", "lora_enable", "lora", "q_lora", "only_optimize_lora"}
-    switches |= {"tuner_type", "train_type", "sft_type", *_OF_LLAMAFACTORY}
+    """Whether the rank of adapters is stated, and no switch that turns them on or off."""
+    switches = {*_SWITCHES, *_KINDS, *_OF_LLAMAFACTORY}
     return not {"lora_rank", "lora_r"}.isdisjoint(flags) and switches.isdisjoint(flags)
 
 
@@ -350,6 +357,9 @@ def _recipe(
     config = given.get("accelerate_config")
     kept = {key: value for key, value in given.items() if key != "accelerate_config"}
     notes = [f"{key} is not said: on, as TRL has it since 0.22" for key in own]
+    if "lora_rank" in given and _adapts_alone(given):  # no word of TRL's own
+        own = {**own, "use_peft": True}
+        notes += (_ALONE, *script.left_to_program({**given, **own}, "its program"))
     kept = _with_fsdp(kept, script.Launch(program="", words=()), beside, notes)
     loss, said = script.usual_loss(given, text, beside)
     settings = Settings({**kept, **own, **loss}, from_words=True)
@@ -444,7 +454,7 @@ def _trl(
     loaded_in: str | None = None,
 ) -> StatedRun:
     found.value("deepspeed")
-    kind = found.text(found.first("tuner_type", "train_type", "sft_type"))
+    kind = found.text(found.first(*_KINDS))
     peft = found.switch(found.first("use_peft", "use_lora", "lora_enable", "lora"))
     inside, qlora = found.count("use_llm_lora", least=0), found.switch("q_lora")
     wide, alone = found.count("lora_dim", least=0), found.switch("only_optimize_lora")
@@ -453,14 +463,12 @@ def _trl(
         on=peft or qlora or kind in ("lora", "qlora") or bool(wide) or bool(inside),
         rank=found.first("lora_rank", "lora_r", "lora_dim", *("use_llm_lora",) * bool(inside)),
         usual_rank=64 if "lora_enable" in found else 8 if kind else 16,
-        targets=_split(
-            found.texts(found.first("target_modules", "lora_target_modules", *_TRAINABLE))
-        )
+        targets=_split(found.texts(found.first(*script.WHERE)))
         or _usual_targets(found, everywhere=bool(kind or wide or inside)),
     )
     frozen = frozen_parts(found)
     beside_weights = bool(wide) and not alone
-    bits = _bits(found)
+    bits = _bits(found) or (4 if qlora or kind == "qlora" else None)
     packing = found.switch("packing")
     checkpoints = found.table("gradient_checkpointing_kwargs")
     own = ("activations to cpu",) if checkpoints.switch("offload") else ()
@@ -470,7 +478,7 @@ def _trl(
     run = _trainer(
         found,
         beside,
-        sequence=_longest(found),
+        sequence=script.longest(found, _LENGTHS),
         usual_sequence=1024,
         recompute=found.switch("gradient_checkpointing")
         or found.switch("grad_checkpoint", default="force_image_size" in found)  # of InternVL
@@ -498,14 +506,6 @@ def _trl(
 # Of DeepSpeed-Chat, whose `LinearLayer_LoRA` freezes the weight that it stands beside.
 _OF_DSCHAT: Final = "lora_dim: embedding, norms and head train, too, and are priced as frozen"
 _OF_TOWER: Final = "vision_tower: priced where the model given takes images, not of its text alone"
-
-
-def _longest(found: Settings) -> int | None:
-    """The longest sequence; of programs that limit question and answer apart, both together."""
-    whole = found.count(found.first(*_LENGTHS))
-    named = (found.first(f"{part}_max_len", f"max_{part}_length") for part in ("source", "target"))
-    parts = [found.count(name) or 0 for name in named]
-    return whole or sum(parts) or None
 
 
 def _split(names: tuple[str, ...]) -> tuple[str, ...]:

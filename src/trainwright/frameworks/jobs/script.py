@@ -13,7 +13,7 @@ import posixpath
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -197,9 +197,15 @@ def _devices(call: TrainerCall, run: ScriptRun) -> Devices:
         stated, of_nodes = _product(nodes or 1, each) or _own_count(run), _included(call)
         if stated is None and (listed := of_nodes or (visible and (visible,))):
             return Devices(total=sum(listed), per_node=max(listed))
-        return Devices(total=stated, per_node=each)
+        starter = next(one for one in call.launchers if one.name == "deepspeed")
+        hosts = starter.option("hostfile", "H") if stated is None else None
+        unread = () if hosts is None else (f"the hosts of {hosts} are not read; {_LEFT}",)
+        return Devices(total=stated, per_node=each, notes=unread)
     if names & {"srun", "mpirun", "flux", "jsrun", "aprun"}:
-        return _of_slurm(run, nodes=nodes, tasks_per_node=each)
+        found = _of_slurm(run, nodes=nodes, tasks_per_node=each)
+        if found.total is None and call.processes is not None:
+            found = replace(found, notes=(f"processes: {call.processes} is not known; {_LEFT}",))
+        return found
     if call.is_distributed:
         return Devices(total=_product(nodes or 1, each), per_node=each, visible=visible)
     if batch.directives:
@@ -263,7 +269,10 @@ def _own_count(run: ScriptRun) -> int | None:
 def _unclear(call: TrainerCall) -> Iterator[str]:
     for what, value in (("nodes", call.nodes), ("processes of a node", call.processes_per_node)):
         if value is not None and _whole(value) is None:
-            yield f"{what}: {value} is not known; the devices are those of --nodes, or of one node"
+            yield f"{what}: {value} is not known; {_LEFT}"
+
+
+_LEFT: Final = "the devices are those of --nodes, or of one node"
 
 
 def _whole(value: Value | None) -> int | None:
@@ -641,7 +650,7 @@ _PREFERENCES: Final = (
 # model before the training, of which adapters need no copy (trl/trainer/dpo_trainer.py).
 PAIRED: Final = frozenset({"dpo", "ipo", "orpo", "cpo", "simpo", "reward", "rm"})
 REFERS: Final = frozenset({"dpo", "ipo", "kto"})
-_GENERATES: Final = frozenset({"grpo", "ppo", "rloo", "gkd", "nash_md", "xpo", "online_dpo"})
+GENERATES: Final = frozenset({"grpo", "ppo", "rloo", "gkd", "nash_md", "xpo", "online_dpo"})
 _TRAINERS: Final = re.compile(
     r"(?:^|[_/-])(online_dpo|dpo|ipo|orpo|cpo|simpo|kto|reward|grpo|ppo|rloo|gkd)(?=[_.-]|$)"
 )
@@ -671,7 +680,7 @@ def beyond_supervised(found: Settings, kind: str | None, *, adapts: bool) -> Ite
     stage = found.value("stage")
     said = [] if stage is None or stage in _SUPERVISED else [f"stage {stage}"]
     said += [name for name in _PREFERENCES if found.value(name) not in (None, False)]
-    if kind in PAIRED | REFERS | _GENERATES:
+    if kind in PAIRED | REFERS | GENERATES:
         yield from unpriced(str(kind), found, adapts=adapts)
         said = [name for name in said if name in ("relora", "qat")]
     if said:
@@ -684,7 +693,7 @@ def beyond_supervised(found: Settings, kind: str | None, *, adapts: bool) -> Ite
 def unpriced(kind: str, found: Settings, *, adapts: bool) -> Iterator[str]:
     """What of such a step is priced, and what is not."""
     precomputed = found.switch("precompute_ref_log_probs")
-    if kind in _GENERATES:
+    if kind in GENERATES:
         yield (
             f"{kind}: the policy's update alone is priced; not priced: generation, rewards, and "
             "the weights and passes of a reference, a critic or a teacher"
@@ -698,6 +707,35 @@ def unpriced(kind: str, found: Settings, *, adapts: bool) -> Iterator[str]:
         yield "kto: not priced: the pass over answers to other questions"
     if kind in REFERS and not precomputed and not adapts:
         yield f"{kind}: the reference is priced as a frozen copy that is sharded as the model is"
+
+
+def longest(found: Settings, names: Sequence[str]) -> int | None:
+    """The longest sequence; of programs that limit question and answer apart, both together."""
+    whole = found.count(found.first(*names))
+    named = (found.first(f"{part}_max_len", f"max_{part}_length") for part in ("source", "target"))
+    parts = [found.count(name) or 0 for name in named]
+    answer, question = found.count("max_completion_length"), found.count("max_prompt_length")
+    if not whole and answer and (kind_of(found) in GENERATES or _SAMPLES & {*found}):
+        return answer + (question or 512)  # GRPOConfig's usual question
+    return whole or sum(parts) or None
+
+
+_SAMPLES: Final = frozenset({"num_generations", "reward_funcs"})
+# Where adapters lie, by the names of the hub; the last two are of single programs.
+WHERE: Final = ("target_modules", "lora_target_modules", "lora_modules", "trainable")
+
+
+def left_to_program(flags: Mapping[str, Any], program: str) -> Iterator[str]:
+    """What a program that is not TRL's may have of adapters by a default of its own."""
+    found = Settings(flags, from_words=True)
+    if not any(found.is_on(name) for name in ("use_peft", "use_lora", "lora", "q_lora")):
+        return
+    if {"lora_rank", "lora_r", "lora_dim"}.isdisjoint(flags):
+        said = "the rank of adapters is not said: priced as 16"
+        yield f"{said}; if {program} has another, give --lora-rank"
+    if set(WHERE).isdisjoint(flags):
+        said = "where adapters lie is not said: priced beside query and value"
+        yield f"{said}; if {program} has others, give --lora-targets"
 
 
 # TRL's supervised trainer has the logits of 256 tokens at a time since 1.7, but where Liger's

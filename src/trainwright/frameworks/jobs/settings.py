@@ -205,17 +205,17 @@ class Settings:
         return None if is_auto else self.count(name)
 
     def number(self, name: str) -> float | None:
-        """Any finite number."""
-        value = self._plain(name, {"type": ["number", "string", "boolean"]})
-        found = None
-        if value is not None and type(value) is not bool:
-            try:
-                found = float(value)  # YAML takes 1e-5 for a text
-            except (TypeError, ValueError, OverflowError):
-                found = None
-            if found is None or not abs(found) < float("inf"):
-                self._wrong(name, "a number", value)
-                return None
+        """Any finite number; false, which turns something off, counts as absent."""
+        value = self._plain(name, {"type": ["number", "string"]}, {"const": False})
+        if value is None or value is False:
+            return None
+        try:
+            found = float("nan") if value is True else float(value)  # YAML takes 1e-5 for a text
+        except (TypeError, ValueError, OverflowError):
+            found = float("nan")
+        if not abs(found) < float("inf"):
+            self._wrong(name, "a number", value)
+            return None
         return found
 
     def _number(self, value: Any) -> float | int | None:
@@ -942,6 +942,8 @@ _FREEZING: Final = {
     "freeze_vision_tower": VISION, "freeze_merger": PROJECTOR, "freeze_mlp": PROJECTOR,
     "freeze_mm_mlp_adapter": PROJECTOR, "freeze_llm": TEXT,
 }  # fmt: skip
+# A part with a learning rate of its own trains (SmolVLM's trainer has no other switch for text).
+_RATES: Final = {"language_model_lr": TEXT, "connector_lr": PROJECTOR}
 
 
 def frozen_parts(found: Settings) -> tuple[str, ...]:
@@ -959,4 +961,5 @@ def frozen_parts(found: Settings) -> tuple[str, ...]:
         frozen.append(TEXT if is_llava else VISION)
     if names is None and found.switch("tune_mm_mlp_adapter"):
         frozen.append(TEXT)
-    return tuple(dict.fromkeys(chain(*frozen)))
+    trained = [parts for key, parts in _RATES.items() if found.number(key)]
+    return tuple(dict.fromkeys(chain(*(parts for parts in frozen if parts not in trained))))

@@ -73,6 +73,11 @@ __all__ = [
 
 
 _DIRECTIVE: Final = re.compile(r"^#SBATCH[ \t]+(.*)$", re.MULTILINE)
+# What PBS is asked for: `#PBS -l select=NODES:mpiprocs=TASKS:ngpus=DEVICES`.
+_OF_PBS: Final = re.compile(
+    r"^#PBS[ \t]+-l[ \t]*select=([0-9]{1,9})((?::\w+=[^:\s,+]+)*)[ \t]*$", re.MULTILINE
+)
+_NAMED_BY_PBS: Final = {"mpiprocs": "ntasks-per-node", "ngpus": "gpus-per-node"}
 _OPTION: Final = re.compile(r"(--[\w-]+)(?:=(.*))?|-([a-zA-Z])=?(.*)", re.DOTALL)
 _LONG: Final = {
     "N": "nodes", "n": "ntasks", "c": "cpus-per-task", "J": "job-name", "p": "partition",
@@ -105,9 +110,13 @@ class Directive:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The options that a script gives to Slurm, in order; the last of a name counts."""
+    """The options that a script gives to Slurm, in order; the last of a name counts.
+
+    What it asks of PBS (`is_pbs`) stands under the same names.
+    """
 
     directives: tuple[Directive, ...]
+    is_pbs: bool = False
 
     def option(self, name: str) -> str | None:
         """The value of an option by its long name, None where it is absent."""
@@ -149,6 +158,8 @@ class Batch:
 
     def variables(self) -> dict[str, str]:
         """The variables that Slurm sets from these options when it starts the script."""
+        if self.is_pbs:
+            return {"PBS_O_WORKDIR": "."}
         sizes: Mapping[str, int | str | None] = {
             "SLURM_NNODES": self.nodes,
             "SLURM_JOB_NUM_NODES": self.nodes,
@@ -171,12 +182,20 @@ class Batch:
 
 
 def read_batch(text: str) -> Batch:
-    """The `#SBATCH` lines of a script; empty where it has none."""
-    found = []
+    """The `#SBATCH` lines of a script, else those of PBS; empty where it has none."""
+    found = list[Directive]()
     for match in _DIRECTIVE.finditer(text):
         line = 1 + text.count("\n", 0, match.start())
         found += [Directive(name, value, line) for name, value in _options(match[1])]
-    return Batch(tuple(found))
+    asked = None if found else _OF_PBS.search(text)
+    if asked is None:
+        return Batch(tuple(found))
+    line = 1 + text.count("\n", 0, asked.start())
+    each = dict(part.split("=") for part in asked[2].split(":")[1:])
+    named = {"nodes": asked[1]} | {
+        _NAMED_BY_PBS[k]: v for k, v in each.items() if k in _NAMED_BY_PBS
+    }
+    return Batch(tuple(Directive(name, value, line) for name, value in named.items()), is_pbs=True)
 
 
 def _options(text: str) -> Iterator[tuple[str, str]]:
