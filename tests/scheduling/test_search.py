@@ -31,10 +31,11 @@ from trainwright.scheduling.candidates import (
     SearchQuestion,
     candidates,
     in_modes,
+    with_copies,
 )
 from trainwright.scheduling.families import FAMILIES, FamilyRequest, generate
 from trainwright.scheduling.orders import cut_stages, one_at_a_time
-from trainwright.scheduling.search import search_schedule, with_copies
+from trainwright.scheduling.search import search_schedule
 from trainwright.scheduling.simulate import (
     native_costs,
     native_orders,

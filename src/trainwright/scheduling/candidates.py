@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
@@ -12,7 +13,13 @@ import numpy as np
 
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature, one_of, refuse, too_low
 from trainwright.plans.lowered import Timeline
-from trainwright.plans.schedule import ActionKind, Placement, Schedule, broadcast
+from trainwright.plans.schedule import (
+    Action,
+    ActionKind,
+    Placement,
+    Schedule,
+    broadcast,
+)
 from trainwright.plans.status import OPTIMAL_TOLERANCE, Bound, Objective, Status, relative_gap
 from trainwright.scheduling.families import FAMILIES, Family, FamilyRequest
 from trainwright.scheduling.orders import cut_stages, one_at_a_time
@@ -36,6 +43,7 @@ class Backward(StrEnum):
 
 
 DEFAULT_SEED: Final = 0
+ROUNDING: Final = 1e-12  # relative: what sums in another order differ by
 
 PlacementName = Literal["v", "loop", "wave", "any"]
 PLACEMENT_NAMES: tuple[PlacementName, ...] = ("v", "loop", "wave", "any")
@@ -439,3 +447,120 @@ def in_modes(
         actions=rows,
         rank_offsets=ends[schedule.rank_offsets],
     )
+
+
+# The link to the host: activations that do not fit wait there
+# -------------------------------------------------------------
+# What a rank holds is a property of its order, so what has to leave can be told without times, as
+# pages that leave a memory (Belady, 1966): when an action finds no room, the activation that is
+# needed last of all goes, if its copy (O), issued right after its forward, has had time. It comes
+# back (L) some backwards ahead of its own. What waits for its weight gradient alone cannot leave:
+# that gradient runs earlier where nothing else makes room.
+
+
+def with_copies(
+    schedule: Schedule, candidate: Candidate, *, ahead: int, settled: int = 0, early: bool = False
+) -> Schedule:
+    """The same order, with what exceeds the candidate's limits on the host while it waits.
+
+    `ahead` is how many backwards before its own an activation is fetched; of what may leave, that
+    goes first which was made at least `settled` actions ago. Where that makes no room, weight
+    gradients run earlier if `early`; where not even these do, the result still holds too much.
+    """
+    delta, transient, room = candidate.resources_by_kind
+    orders = [
+        _paged(
+            schedule.order(rank),
+            delta,
+            transient,
+            room[:, rank],
+            ahead=ahead,
+            settled=settled,
+            early=early,
+        )
+        for rank in range(schedule.num_ranks)
+    ]
+    return Schedule.of_ranks(
+        [np.array(order, np.int32).reshape(-1, 3) for order in orders],
+        placement=schedule.placement,
+        num_microbatches=schedule.num_microbatches,
+    )
+
+
+def _paged(
+    order: tuple[Action, ...],
+    delta: Floats,
+    transient: Floats,
+    room: Floats,
+    *,
+    ahead: int,
+    settled: int,
+    early: bool,
+) -> list[Action]:
+    """One rank's order; `delta` and `transient` have shape [R, 10, S], `room` [R]."""
+    users = (ActionKind.R, ActionKind.I, ActionKind.B)
+    used_at: dict[tuple[int, int], int] = {}  # the first action that computes with an activation
+    for at, (kind, stage, microbatch) in enumerate(order):
+        if kind in users:
+            used_at.setdefault((stage, microbatch), at)
+    in_turn = list(used_at)
+    fetched_at = {key: used_at[in_turn[max(0, i - ahead)]] for i, key in enumerate(in_turn)}
+    made_at: dict[tuple[int, int], int] = {}
+    waiting: list[tuple[int, int, int]] = []  # on the device: (-used at, stage, microbatch)
+    weight_grad_at = {
+        (stage, microbatch): at for at, (kind, stage, microbatch) in enumerate(order) if kind is _W
+    }
+    due: list[tuple[int, int, int]] = []  # weight gradients that may run: (at, stage, microbatch)
+    gone: set[int] = set()  # where those stood that run earlier
+    before: dict[int, list[Action]] = {}  # what is issued before an action
+    level = np.zeros(len(room))
+
+    def make_room(at: int, needed: Floats) -> None:
+        nonlocal level
+        fresh: list[tuple[int, int, int]] = []
+        while (waiting or fresh) and (level + needed > room * (1 + ROUNDING)).any():
+            last = heapq.heappop(waiting) if waiting else fresh.pop(0)
+            _, stage, microbatch = last
+            key = stage, microbatch
+            if fetched_at[key] <= at or not delta[:, _L, stage].any():
+                continue  # it is needed before it could come back, or never leaves
+            if made_at[key] > at - settled and waiting:
+                fresh.append(last)
+                continue
+            before.setdefault(made_at[key] + 1, []).insert(0, Action(_O, *key))
+            before.setdefault(at, []).append(Action(_D, *key))
+            before.setdefault(fetched_at[key], []).append(Action(_L, *key))
+            level = level + delta[:, _D, stage]
+        for left in fresh:
+            heapq.heappush(waiting, left)
+        while due and (level + needed > room * (1 + ROUNDING)).any():
+            place, stage, microbatch = heapq.heappop(due)
+            if place <= at:
+                continue  # it has run
+            gone.add(place)
+            before.setdefault(at, []).append(Action(_W, stage, microbatch))
+            level = level + delta[:, _W, stage]
+
+    for at, action in enumerate(order):
+        for copy in tuple(before.get(at, ())):
+            if copy.kind is _L:
+                make_room(at, delta[:, _L, copy.stage])
+                level = level + delta[:, _L, copy.stage]
+        if at in gone:
+            continue
+        kind, stage, microbatch = action
+        own = delta[:, kind, stage]
+        make_room(at, np.maximum(own, 0.0) + transient[:, kind, stage])
+        level = level + own
+        if kind is _F:
+            made_at[stage, microbatch] = at
+            heapq.heappush(waiting, (-used_at[stage, microbatch], stage, microbatch))
+        elif early and kind is _I:
+            heapq.heappush(due, (weight_grad_at[stage, microbatch], stage, microbatch))
+    rows: list[Action] = []
+    for at, action in enumerate(order):
+        # What leaves makes room for what comes; a copy to the host is issued before its drop.
+        rows += sorted(before.get(at, []), key=lambda other: other.kind is _L)
+        if at not in gone:
+            rows.append(action)
+    return rows

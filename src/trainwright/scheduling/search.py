@@ -20,12 +20,10 @@ what it finds is re-simulated like every family before it may win.
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -33,7 +31,6 @@ from trainwright._native import _core
 from trainwright.execution import Budget, Progress
 from trainwright.plans.lowered import Timeline
 from trainwright.plans.schedule import (
-    Action,
     ActionKind,
     Placement,
     Schedule,
@@ -50,6 +47,7 @@ from trainwright.scheduling.bounds import (
     two_ranks_bound,
 )
 from trainwright.scheduling.candidates import (
+    ROUNDING,
     Backward,
     Candidate,
     SearchOutcome,
@@ -59,24 +57,17 @@ from trainwright.scheduling.candidates import (
     in_modes,
     named_schedules,
     recomputed_everywhere,
+    with_copies,
 )
 from trainwright.scheduling.orders import justify
 from trainwright.scheduling.simulate import native_costs, native_orders, simulate
-
-if TYPE_CHECKING:
-    from trainwright.arrays import Floats
 
 _F, _I, _W, _B, _R, _O, _D, _L, *_ = ActionKind
 
 # The link to the host: activations that do not fit wait there
 # -------------------------------------------------------------
-# What a rank holds is a property of its order, so what has to leave can be told without times, as
-# pages that leave a memory (Belady, 1966): when an action finds no room, the activation that is
-# needed last of all goes, if its copy (O), issued right after its forward, has had time. It comes
-# back (L) some backwards ahead of its own. What waits for its weight gradient alone cannot leave:
-# that gradient runs earlier where nothing else makes room. Computations in the order of a schedule
-# that holds too much are the start: named families, a search within wider limits, and one that
-# limits only what cannot leave.
+# Computations in the order of a schedule that holds too much are the start (`with_copies`): named
+# families, a search within wider limits, and one that limits only what cannot leave.
 
 _WIDER = (1.5, 2.0, 3.0, math.inf)  # limits of the computation, in those of the question
 _WIDER_SHARE = 0.5  # of the work of a search, on top of it
@@ -84,114 +75,6 @@ _AWAY_SHARE = 0.25  # of the work, on top of both, for orders as if all were awa
 _AHEAD = (1, 2, 0)  # how many backwards before its own an activation is fetched
 _HOPELESS = 1.1  # times as long as the best with the first way to copy
 _SETTLED = (3, 0, 6)  # how many actions of its rank a copy has time for, where there is a choice
-
-
-def with_copies(
-    schedule: Schedule, candidate: Candidate, *, ahead: int, settled: int = 0, early: bool = False
-) -> Schedule:
-    """The same order, with what exceeds the candidate's limits on the host while it waits.
-
-    `ahead` is how many backwards before its own an activation is fetched; of what may leave, that
-    goes first which was made at least `settled` actions ago. Where that makes no room, weight
-    gradients run earlier if `early`; where not even these do, the result still holds too much.
-    """
-    delta, transient, room = candidate.resources_by_kind
-    orders = [
-        _paged(
-            schedule.order(rank),
-            delta,
-            transient,
-            room[:, rank],
-            ahead=ahead,
-            settled=settled,
-            early=early,
-        )
-        for rank in range(schedule.num_ranks)
-    ]
-    return Schedule.of_ranks(
-        [np.array(order, np.int32).reshape(-1, 3) for order in orders],
-        placement=schedule.placement,
-        num_microbatches=schedule.num_microbatches,
-    )
-
-
-def _paged(
-    order: tuple[Action, ...],
-    delta: Floats,
-    transient: Floats,
-    room: Floats,
-    *,
-    ahead: int,
-    settled: int,
-    early: bool,
-) -> list[Action]:
-    """One rank's order; `delta` and `transient` have shape [R, 10, S], `room` [R]."""
-    users = (ActionKind.R, ActionKind.I, ActionKind.B)
-    used_at: dict[tuple[int, int], int] = {}  # the first action that computes with an activation
-    for at, (kind, stage, microbatch) in enumerate(order):
-        if kind in users:
-            used_at.setdefault((stage, microbatch), at)
-    in_turn = list(used_at)
-    fetched_at = {key: used_at[in_turn[max(0, i - ahead)]] for i, key in enumerate(in_turn)}
-    made_at: dict[tuple[int, int], int] = {}
-    waiting: list[tuple[int, int, int]] = []  # on the device: (-used at, stage, microbatch)
-    weight_grad_at = {
-        (stage, microbatch): at for at, (kind, stage, microbatch) in enumerate(order) if kind is _W
-    }
-    due: list[tuple[int, int, int]] = []  # weight gradients that may run: (at, stage, microbatch)
-    gone: set[int] = set()  # where those stood that run earlier
-    before: dict[int, list[Action]] = {}  # what is issued before an action
-    level = np.zeros(len(room))
-
-    def make_room(at: int, needed: Floats) -> None:
-        nonlocal level
-        fresh: list[tuple[int, int, int]] = []
-        while (waiting or fresh) and (level + needed > room * (1 + _ROUNDING)).any():
-            last = heapq.heappop(waiting) if waiting else fresh.pop(0)
-            _, stage, microbatch = last
-            key = stage, microbatch
-            if fetched_at[key] <= at or not delta[:, _L, stage].any():
-                continue  # it is needed before it could come back, or never leaves
-            if made_at[key] > at - settled and waiting:
-                fresh.append(last)
-                continue
-            before.setdefault(made_at[key] + 1, []).insert(0, Action(_O, *key))
-            before.setdefault(at, []).append(Action(_D, *key))
-            before.setdefault(fetched_at[key], []).append(Action(_L, *key))
-            level = level + delta[:, _D, stage]
-        for left in fresh:
-            heapq.heappush(waiting, left)
-        while due and (level + needed > room * (1 + _ROUNDING)).any():
-            place, stage, microbatch = heapq.heappop(due)
-            if place <= at:
-                continue  # it has run
-            gone.add(place)
-            before.setdefault(at, []).append(Action(_W, stage, microbatch))
-            level = level + delta[:, _W, stage]
-
-    for at, action in enumerate(order):
-        for copy in tuple(before.get(at, ())):
-            if copy.kind is _L:
-                make_room(at, delta[:, _L, copy.stage])
-                level = level + delta[:, _L, copy.stage]
-        if at in gone:
-            continue
-        kind, stage, microbatch = action
-        own = delta[:, kind, stage]
-        make_room(at, np.maximum(own, 0.0) + transient[:, kind, stage])
-        level = level + own
-        if kind is _F:
-            made_at[stage, microbatch] = at
-            heapq.heappush(waiting, (-used_at[stage, microbatch], stage, microbatch))
-        elif early and kind is _I:
-            heapq.heappush(due, (weight_grad_at[stage, microbatch], stage, microbatch))
-    rows: list[Action] = []
-    for at, action in enumerate(order):
-        # What leaves makes room for what comes; a copy to the host is issued before its drop.
-        rows += sorted(before.get(at, []), key=lambda other: other.kind is _L)
-        if at not in gone:
-            rows.append(action)
-    return rows
 
 
 def _with_host(question: SearchQuestion, attempt: _Attempt, budget: Budget) -> _Attempt:
@@ -362,7 +245,7 @@ def _all_away(candidate: Candidate) -> Iterator[Candidate]:
             delta_bytes=own,
             transient_bytes=peak - np.maximum(own, 0.0),
             static_bytes=np.zeros(len(room)),
-            limit_bytes=room * (1 + _ROUNDING),  # sums come in another order
+            limit_bytes=room * (1 + ROUNDING),  # sums come in another order
         )
         yield replace(
             candidate, costs=replace(candidate.costs, memory=memory), activation_limit=None
@@ -402,7 +285,6 @@ _FEW_ACTIONS = 500  # of an order that is annealed quickly
 _HEATED = 2.0  # of the work, on top of it, from hot to cold; only where the search leaves
 _OPEN_TO_HEAT = 0.02  # such a gap
 _HEATED_ACTIONS = 2000  # of an order; larger ones do not cool in the time
-_ROUNDING = 1e-12  # relative: what sums in another order differ by
 _NUM_LABELS = 2_000_000  # of the bound by crossings: at most some two seconds
 _NUM_PAIR_LABELS = 3_000_000  # of that of two ranks: at most some five seconds
 _FRONT_SHARE = 20  # of them, for a point of a front
@@ -717,7 +599,7 @@ def _of_two_ranks(
     question: SearchQuestion, attempt: _Attempt, enough_s: float, num_labels: int
 ) -> _Attempt:
     """With the bound that needs to know what was found, where others are below that."""
-    if attempt.interrupted or attempt.bound.value_s >= enough_s * (1 - _ROUNDING):
+    if attempt.interrupted or attempt.bound.value_s >= enough_s * (1 - ROUNDING):
         return attempt
     bound = two_ranks_bound(
         _least_costs(question, attempt.candidate),
@@ -725,14 +607,14 @@ def _of_two_ranks(
         objective=question.objective,
         enough_s=enough_s,
         num_labels=num_labels,
-        known_s=attempt.bound.value_s * (1 + _ROUNDING),
+        known_s=attempt.bound.value_s * (1 + ROUNDING),
     )
-    higher = bound.value_s > attempt.bound.value_s * (1 + _ROUNDING)
+    higher = bound.value_s > attempt.bound.value_s * (1 + ROUNDING)
     return replace(attempt, bound=bound) if higher else attempt
 
 
 def _is_shortest(attempt: _Attempt) -> bool:
-    return attempt.value_s <= attempt.bound.value_s * (1 + _ROUNDING)
+    return attempt.value_s <= attempt.bound.value_s * (1 + ROUNDING)
 
 
 def _winner(found: _core.FoundOrders, attempt: _Attempt) -> str:
@@ -749,7 +631,7 @@ def _outcome(
     least_s = min(attempt.value_s for attempt in attempts)
     num_labels = _NUM_PAIR_LABELS // len(attempts)
     attempts = [_of_two_ranks(question, attempt, least_s, num_labels) for attempt in attempts]
-    least_s *= 1 + _ROUNDING
+    least_s *= 1 + ROUNDING
     best = next(attempt for attempt in attempts if attempt.value_s <= least_s)
     work = sum(attempt.work for attempt in attempts)
     some_recompute = question.recompute_saved_bytes is not None and len(tries) > 1
@@ -812,7 +694,7 @@ def _best_with_crossings(question: SearchQuestion, least: LeastCosts, num_labels
     if not num_labels:
         return best
     crossings = crossings_bound(least, m, objective=objective, num_labels=num_labels)
-    return crossings if crossings.value_s > best.value_s * (1 + _ROUNDING) else best
+    return crossings if crossings.value_s > best.value_s * (1 + ROUNDING) else best
 
 
 def _bound_of_all(
@@ -826,7 +708,7 @@ def _bound_of_all(
         bounds = [
             _bound_of_any_recompute(question, placement, num_labels) for placement in placements
         ]
-    least_s = min(bound.value_s for bound in bounds) * (1 + _ROUNDING)
+    least_s = min(bound.value_s for bound in bounds) * (1 + ROUNDING)
     return next(bound for bound in bounds if bound.value_s <= least_s)
 
 
