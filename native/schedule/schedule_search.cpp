@@ -127,10 +127,8 @@ class Search {
     WordState state(problem_);
     for (size_t i = 0; i < starts.size() && !stopped_; ++i) {
       if (!state.load(starts[i])) continue;
-      const double before_s = value_s_;
       remember(starts[i], state.length());
-      offer(SearchPhase::given, starts[i], state.length());
-      if (value_s_ < before_s) result_.winning_start = static_cast<int32_t>(i);
+      offer(SearchPhase::given, starts[i], state.length(), static_cast<int32_t>(i));
     }
   }
 
@@ -177,11 +175,13 @@ class Search {
     return static_cast<int64_t>(part * static_cast<double>(plan_.work));
   }
 
-  bool offer(SearchPhase phase, const Words& words, const Length& length) {
+  // Of equally long ones with another guide, too, the name is that of the words that come back.
+  bool offer(SearchPhase phase, const Words& words, const Length& length, int32_t start = -1) {
     const double guide_s = length.guide(problem_.objective);
     const double value_s = length.value(problem_.objective);
     if (value_s < value_s_ || (value_s == value_s_ && guide_s < guide_s_)) {
-      if (value_s < value_s_) result_.winner = phase;
+      result_.winner = phase;
+      result_.winning_start = start;
       value_s_ = value_s;
       guide_s_ = guide_s;
       result_.words = words;

@@ -631,6 +631,28 @@ def test_an_interrupted_search_still_answers():
     validate(outcome.schedule)
 
 
+def test_an_order_that_annealing_found_does_not_bear_the_name_of_a_family():
+    # As long as the order that it began with where transfers are free, and shorter where they
+    # block: it was named after the first of the families.
+    placement = Placement.loop(4, virtual_stages=2)
+    costs = ScheduleCosts.of(
+        placement,
+        forward_s=[4, 4, 1, 6, 1, 4, 3, 4],
+        input_grad_s=[3, 5, 1, 4, 2, 5, 1, 1],
+        weight_grad_s=[1, 2, 3, 3, 4, 6, 1, 3],
+        transfer_s=[0, 0, 2, 0, 1, 1, 0],
+        transfer_model=TransferModel.BLOCKING,
+        blocking_fraction=1.0,
+    )
+    question = question_of(placement, costs=costs, num_microbatches=4, evaluations=3, seed=2448)
+    outcome = found(question)
+    request = FamilyRequest(num_ranks=4, num_microbatches=4, virtual_stages=2, costs=costs)
+    families = ("interleaved", "depth-first", "breadth-first", "gis", "gis-h")
+    named = [simulate(generate(name, request), costs).makespan_s for name in families]
+    assert outcome.value_s < min(named)
+    assert outcome.winner == "annealed words"
+
+
 def test_questions_that_do_not_fit_together_are_refused():
     costs = ScheduleCosts.of(Placement.v(4))
     for placement, fault in (

@@ -454,7 +454,9 @@ def _from_seconds(
     return _annealed(question, attempt, starts, share, budget) if starts else attempt
 
 
-def _in_seconds(question: SearchQuestion, attempt: _Attempt) -> tuple[_Attempt, list[Schedule]]:
+def _in_seconds(
+    question: SearchQuestion, attempt: _Attempt
+) -> tuple[_Attempt, list[tuple[str, Schedule]]]:
     """The attempt, or the best of these families if that is shorter; and all that fit."""
     candidate = attempt.candidate
     if not _is_in_v(candidate) or attempt.interrupted or _is_shortest(attempt):
@@ -465,7 +467,7 @@ def _in_seconds(question: SearchQuestion, attempt: _Attempt) -> tuple[_Attempt, 
         timeline = simulate(schedule, candidate.costs)
         if schedule.actions.tobytes() in known or not candidate.fits(timeline):
             continue
-        starts.append(schedule)
+        starts.append((name, schedule))
         value_s = question.objective.of(timeline)
         if value_s < attempt.value_s:
             attempt = replace(attempt, timeline=timeline, value_s=value_s, winner=name)
@@ -497,7 +499,7 @@ def _repeating(
 ) -> _Attempt:
     """With orders that repeat, like those of families, and a search that starts from the best."""
     attempt, starts = _in_seconds(question, attempt)
-    starts += [schedule for _, schedule in attempt.starts]
+    starts += attempt.starts
     return _annealed(question, attempt, starts, share, budget, search=_core.search_repeating)
 
 
@@ -530,14 +532,13 @@ def _searched(
     question: SearchQuestion, attempt: _Attempt, share: float, budget: Budget
 ) -> _Attempt:
     """Spend a share of the question's work on one candidate."""
-    starts = [schedule for _, schedule in attempt.starts]
-    return _annealed(question, attempt, starts, share, budget)
+    return _annealed(question, attempt, attempt.starts, share, budget)
 
 
 def _annealed(
     question: SearchQuestion,
     attempt: _Attempt,
-    starts: Sequence[Schedule],
+    starts: Sequence[tuple[str, Schedule]],
     share: float,
     budget: Budget,
     *,
@@ -548,9 +549,10 @@ def _annealed(
         return attempt
     candidate = attempt.candidate
     problem = _problem(question, candidate)
+    begun = (*starts, (attempt.winner, attempt.timeline.schedule))
     found = search(
         problem,
-        [native_orders(schedule) for schedule in (*starts, attempt.timeline.schedule)],
+        [native_orders(schedule) for _, schedule in begun],
         seed=question.seed,
         work=max(1, int(share * _work(question, problem.num_actions))),
         stop_at_s=attempt.bound.value_s,
@@ -572,7 +574,8 @@ def _annealed(
     value_s = question.objective.of(timeline)
     if value_s >= attempt.value_s or not candidate.fits(timeline):
         return attempt
-    return replace(attempt, timeline=timeline, value_s=value_s, winner=_winner(found, attempt))
+    winner = begun[found.winning_start][0] if found.winner == "given" else found.winner
+    return replace(attempt, timeline=timeline, value_s=value_s, winner=winner)
 
 
 def _poll(budget: Budget, attempt: _Attempt) -> Callable[[float], bool]:
@@ -615,13 +618,6 @@ def _of_two_ranks(
 
 def _is_shortest(attempt: _Attempt) -> bool:
     return attempt.value_s <= attempt.bound.value_s * (1 + ROUNDING)
-
-
-def _winner(found: _core.FoundOrders, attempt: _Attempt) -> str:
-    if found.winner != "given":
-        return found.winner
-    names = [name for name, _ in attempt.starts]
-    return names[found.winning_start] if found.winning_start < len(names) else attempt.winner
 
 
 def _outcome(
