@@ -1,17 +1,16 @@
 // Binding of device placement: one chain at many speeds, or one layer graph that branches.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
-#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
 #include <algorithm>
 #include <functional>
 #include <limits>
-#include <optional>
 #include <stdexcept>
 #include <string>
 
 #include "bind/numpy_arrays.hpp"
+#include "bind/poll.hpp"
 #include "placement/chain_stages.hpp"
 #include "placement/dag_stages.hpp"
 #include "placement/placement.hpp"
@@ -22,6 +21,8 @@ using trainwright::ChainShape;
 using trainwright::PlacementRules;
 using trainwright::Recompute;
 using trainwright::numpy::Array;
+using trainwright::numpy::asking;
+using trainwright::numpy::Poll;
 using trainwright::numpy::span_of;
 using trainwright::numpy::Table;
 using trainwright::numpy::to_numpy;
@@ -82,16 +83,6 @@ PlacementRules for_layers(PlacementRules rules, const LayerArrays& layers) {
   rules.max_data_parallel =
       std::min({rules.max_data_parallel, rules.num_devices, rules.num_microbatches});
   return rules;
-}
-
-using Poll = std::optional<nb::callable>;
-
-std::function<bool()> asking(const Poll& poll) {
-  if (!poll) return {};
-  return [&poll] {
-    nb::gil_scoped_acquire acquire;
-    return nb::cast<bool>((*poll)());
-  };
 }
 
 nb::dict place_chain(Table<double> forward_s, Table<double> backward_s, Array<double> cutoff_s,

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "bind/numpy_arrays.hpp"
+#include "bind/poll.hpp"
 #include "bind/schedule.hpp"
 #include "schedule/crossings.hpp"
 #include "schedule/cyclic_v.hpp"
@@ -31,9 +32,11 @@ using trainwright::Objective;
 using trainwright::OrderTrials;
 using trainwright::ReorderedOrders;
 using trainwright::numpy::Array;
+using trainwright::numpy::asking;
 using trainwright::numpy::CostArrays;
 using trainwright::numpy::MemoryArrays;
 using trainwright::numpy::OrderArrays;
+using trainwright::numpy::Poll;
 using trainwright::numpy::span_of;
 using trainwright::numpy::Table;
 
@@ -216,7 +219,7 @@ void bind_schedule_passes(nb::module_& module) {
          std::vector<double> up_s, const std::vector<std::vector<double>>& pending,
          const std::vector<std::vector<double>>& late, const std::vector<double>& room,
          double head_s, double own_head_s, double tail_s, int64_t num_microbatches,
-         int64_t num_labels, int64_t most_labels) {
+         int64_t num_labels, int64_t most_labels, const Poll& poll) {
         const size_t stages = forward_s.size(), beyond = beyond_forward_s.size();
         const auto sized = [](const std::vector<double>& of, size_t size) {
           return of.size() == size;
@@ -245,14 +248,16 @@ void bind_schedule_passes(nb::module_& module) {
                                .head_s = head_s,
                                .own_head_s = own_head_s,
                                .tail_s = tail_s};
+        const std::function<bool()> ask = asking(poll);
         nb::gil_scoped_release release;
-        return trainwright::crossings_s(rank, num_microbatches, num_labels, most_labels);
+        return trainwright::crossings_s(rank, num_microbatches, num_labels, most_labels, ask);
       },
       nb::kw_only(), nb::arg("forward_s"), nb::arg("input_grad_s"), nb::arg("weight_grad_s"),
       nb::arg("forward_gap_s"), nb::arg("input_grad_gap_s"), nb::arg("beyond_forward_s"),
       nb::arg("beyond_input_grad_s"), nb::arg("down_s"), nb::arg("up_s"), nb::arg("pending"),
       nb::arg("late"), nb::arg("room"), nb::arg("head_s"), nb::arg("own_head_s"), nb::arg("tail_s"),
-      nb::arg("num_microbatches"), nb::arg("num_labels"), nb::arg("most_labels"));
+      nb::arg("num_microbatches"), nb::arg("num_labels"), nb::arg("most_labels"),
+      nb::arg("poll") = nb::none());
 
   module.def(
       "two_ranks_s",
@@ -260,8 +265,8 @@ void bind_schedule_passes(nb::module_& module) {
          std::vector<double> weight_grad_s, std::vector<double> forward_transfer_s,
          std::vector<double> backward_transfer_s, const std::vector<std::vector<double>>& pending,
          const std::vector<std::vector<double>>& late, const std::vector<std::vector<double>>& room,
-         int64_t rank, int64_t num_microbatches, bool makespan, double enough_s,
-         int64_t num_labels) {
+         int64_t rank, int64_t num_microbatches, bool makespan, double enough_s, int64_t num_labels,
+         const Poll& poll) {
         const size_t stages = forward_s.size(), ranks = stages / 2;
         const auto sized = [](const std::vector<double>& of, size_t size) {
           return of.size() == size;
@@ -283,13 +288,15 @@ void bind_schedule_passes(nb::module_& module) {
                                      .forward_transfer_s = std::move(forward_transfer_s),
                                      .backward_transfer_s = std::move(backward_transfer_s),
                                      .held = std::move(held)};
+        const std::function<bool()> ask = asking(poll);
         nb::gil_scoped_release release;
-        const auto [least_s, is_whole] =
-            trainwright::two_ranks_s(fold, rank, num_microbatches, makespan, enough_s, num_labels);
+        const auto [least_s, is_whole] = trainwright::two_ranks_s(
+            fold, rank, num_microbatches, makespan, enough_s, num_labels, ask);
         return std::pair(least_s, is_whole);
       },
       nb::kw_only(), nb::arg("forward_s"), nb::arg("input_grad_s"), nb::arg("weight_grad_s"),
       nb::arg("forward_transfer_s"), nb::arg("backward_transfer_s"), nb::arg("pending"),
       nb::arg("late"), nb::arg("room"), nb::arg("rank"), nb::arg("num_microbatches"),
-      nb::arg("makespan"), nb::arg("enough_s"), nb::arg("num_labels"));
+      nb::arg("makespan"), nb::arg("enough_s"), nb::arg("num_labels"),
+      nb::arg("poll") = nb::none());
 }

@@ -57,7 +57,7 @@ class Crossings {
     }
   }
 
-  double least_s() {
+  double least_s(Stopping stopping) {
     std::map<Counts, std::vector<Label>> now, next;
     now[Counts(2 * num_stages_ + kinds_.size())].push_back(Label(kFirst));
     const int64_t layers = 3 * static_cast<int64_t>(num_stages_) * m_;
@@ -65,11 +65,14 @@ class Crossings {
     int64_t num_kept = 0;
     for (int64_t layer = 0; layer < layers; ++layer) {
       next.clear();
-      for (const auto& [counts, labels] : now)
+      for (const auto& [counts, labels] : now) {
+        if (stopping.after(std::ssize(labels))) return 0.0;
         for (const Label& label : labels) extend(counts, label, next);
-      thin_layer(next, allowance, 4, 1000, [&](auto& counts, auto&& labels, size_t kept) {
+      }
+      thin_layer(next, allowance, 4, 1000, stopping, [&](auto& counts, auto&& labels, size_t kept) {
         return reduced(counts, std::move(labels), kept);
       });
+      if (stopping.told()) return 0.0;
       std::swap(now, next);
       for (const auto& [counts, labels] : now) num_kept += std::ssize(labels);
       if (num_kept > most_labels_) return 0.0;
@@ -213,8 +216,8 @@ class Crossings {
 }  // namespace
 
 double crossings_s(const CrossedRank& rank, int64_t num_microbatches, int64_t num_labels,
-                   int64_t most_labels) {
-  return Crossings(rank, num_microbatches, num_labels, most_labels).least_s();
+                   int64_t most_labels, const std::function<bool()>& poll) {
+  return Crossings(rank, num_microbatches, num_labels, most_labels).least_s(Stopping(poll));
 }
 
 }  // namespace trainwright

@@ -27,6 +27,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "schedule/way_beyond.hpp"
@@ -52,8 +53,8 @@ struct CrossedRank {
 };
 
 // Seconds that `num_microbatches` take, with about so many labels in all; a few of each state are
-// kept in any case. 0 where these are more than `most_labels`.
+// kept in any case. 0 where these are more than `most_labels`, or `poll` says to stop.
 double crossings_s(const CrossedRank& rank, int64_t num_microbatches, int64_t num_labels,
-                   int64_t most_labels);
+                   int64_t most_labels, const std::function<bool()>& poll = {});
 
 }  // namespace trainwright

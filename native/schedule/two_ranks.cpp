@@ -106,7 +106,7 @@ class TwoRanks {
     }
   }
 
-  TwoRanksTime least_s() {
+  TwoRanksTime least_s(Stopping stopping) {
     std::map<Counts, std::vector<TimeLabel>> now, next;
     now[Counts(kNumSteps + kinds_.size())].push_back(TimeLabel(kFirst));
     const int64_t layers = 12 * m_;
@@ -114,6 +114,7 @@ class TwoRanks {
     for (int64_t layer = 0; layer < layers; ++layer) {
       next.clear();
       for (const auto& [counts, labels] : now) {
+        if (stopping.after(std::ssize(labels))) return {0.0, false};
         const std::array<double, 2> left_s = work_left_s(counts);
         for (const TimeLabel& label : labels) {
           const double ends_s =
@@ -122,9 +123,10 @@ class TwoRanks {
         }
         if (std::ssize(next) > num_labels_ / layers) return {0.0, false};  // not even one of each
       }
-      thin_layer(next, allowance, 1, 500, [&](auto& counts, auto&& labels, size_t kept) {
+      thin_layer(next, allowance, 1, 500, stopping, [&](auto& counts, auto&& labels, size_t kept) {
         return reduced(counts, std::move(labels), kept);
       });
+      if (stopping.told()) return {0.0, false};
       std::swap(now, next);
     }
     double least_s = enough_s_;
@@ -374,9 +376,9 @@ class TwoRanks {
 }  // namespace
 
 TwoRanksTime two_ranks_s(const Fold& fold, int64_t rank, int64_t num_microbatches, bool makespan,
-                         double enough_s, int64_t num_labels) {
+                         double enough_s, int64_t num_labels, const std::function<bool()>& poll) {
   return TwoRanks(fold, static_cast<size_t>(rank), num_microbatches, makespan, enough_s, num_labels)
-      .least_s();
+      .least_s(Stopping(poll));
 }
 
 }  // namespace trainwright

@@ -18,6 +18,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 namespace trainwright {
@@ -39,8 +40,10 @@ struct TwoRanksTime {
 };
 
 // Seconds that `num_microbatches` take, or the window of rank a alone if not `makespan`; at most
-// `enough_s`, from where on nothing is looked at. 0 where so few labels are not one per state.
+// `enough_s`, from where on nothing is looked at. 0 where so few labels are not one per state, or
+// `poll` says to stop.
 TwoRanksTime two_ranks_s(const Fold& fold, int64_t rank, int64_t num_microbatches, bool makespan,
-                         double enough_s, int64_t num_labels);
+                         double enough_s, int64_t num_labels,
+                         const std::function<bool()>& poll = {});
 
 }  // namespace trainwright

@@ -14,6 +14,7 @@ from random_cases import cases
 from reference import needs_reference, reference
 from strategies_schedule import costs, placements, schedules, seconds
 from trainwright._native import _core
+from trainwright.errors import InvalidInput
 from trainwright.plans.schedule import Placement, ScheduleCosts, ScheduleMemory, TransferModel
 from trainwright.plans.status import BoundName, Objective
 from trainwright.scheduling.bounds import (
@@ -333,6 +334,36 @@ def test_the_best_two_ranks_are_told_with_enough_labels():
     # Labels that differ in what nobody waits for would not be few enough to prove as much.
     least = least_of(Placement.v(6), (29, 25, 31, 1), 5)
     assert two_ranks(least, 8, Objective.MAKESPAN, 300_000).value_s == 2043
+
+
+def test_bounds_that_take_long_end_when_they_are_told_to():
+    asked = {"objective": Objective.MAKESPAN, "num_labels": 300_000}
+    for of, more in ((crossings_bound, {}), (two_ranks_bound, {"enough_s": 2100.0})):
+        whole_s, *told_s = (
+            of(least_of(Placement.v(6), (29, 25, 31, 1), 5), 8, **asked, **more, poll=poll).value_s
+            for poll in (lambda: False, lambda: True, asks_until(3), asks_until(5))
+        )
+        assert max(told_s) < whole_s
+    uneven = [30 + stage for stage in range(16)]
+    least = least_of(Placement.loop(4, virtual_stages=4), (uneven, uneven[::-1], uneven, 1), 16)
+    asks = itertools.count(1)
+    crossings_bound(least, 16, **asked, poll=lambda: next(asks) >= 2)
+    assert next(asks) < 20  # once told, each look asks once more; untold they ask 2,000 times
+
+
+def asks_until(last):
+    asks = itertools.count(1)
+    return lambda: next(asks) >= last
+
+
+def test_what_a_poll_raises_ends_a_bound():
+    least = least_of(Placement.v(6), (54, 80, 51, 1), 5)
+
+    def refuse() -> bool:
+        raise InvalidInput.of("seed", "enough")
+
+    with pytest.raises(InvalidInput, match="enough"):
+        crossings_bound(least, 16, objective=Objective.MAKESPAN, num_labels=300_000, poll=refuse)
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from random_cases import cases
 from strategies_schedule import placements, seconds
 from trainwright._native import _core
 from trainwright.errors import InvalidInput
-from trainwright.execution.budget import Budget
+from trainwright.execution.budget import Budget, Progress
 from trainwright.plans.schedule import (
     ActionKind,
     Placement,
@@ -35,7 +35,7 @@ from trainwright.scheduling.candidates import (
 )
 from trainwright.scheduling.families import FAMILIES, FamilyRequest, generate
 from trainwright.scheduling.orders import cut_stages, one_at_a_time
-from trainwright.scheduling.search import search_schedule
+from trainwright.scheduling.search import lower_bound, search_schedule
 from trainwright.scheduling.simulate import (
     native_costs,
     native_orders,
@@ -629,6 +629,29 @@ def test_an_interrupted_search_still_answers():
     assert isinstance(outcome, SearchOutcome)
     assert outcome.interrupted
     validate(outcome.schedule)
+
+
+def test_an_interrupted_search_seeks_no_bound_that_takes_long():
+    placement = Placement.v(6)
+    costs = ScheduleCosts.of(
+        placement, forward_s=54, input_grad_s=80, weight_grad_s=51, transfer_s=1
+    )
+    question = question_of(
+        placement, costs=costs, num_microbatches=16, max_activations=5, evaluations=1
+    )
+    budget, polls = Budget(), itertools.count(1)
+
+    def press(_: Progress) -> None:
+        if next(polls) == 2:
+            budget.interrupt()
+
+    budget.on_progress = press
+    outcome = search_schedule(question, budget=budget)
+    assert isinstance(outcome, SearchOutcome)
+    assert outcome.interrupted
+    assert next(polls) < 20
+    assert outcome.bound == lower_bound(question, candidates(question)[0], num_labels=0)
+    assert outcome.bound.value_s < found(question).bound.value_s <= outcome.value_s
 
 
 def test_an_order_that_annealing_found_does_not_bear_the_name_of_a_family():

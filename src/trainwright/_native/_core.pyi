@@ -969,6 +969,7 @@ def crossings_s(
     num_microbatches: int,
     num_labels: int,
     most_labels: int,
+    poll: Callable[[], bool] | None = None,
 ) -> float: ...
 def two_ranks_s(
     *,
@@ -985,6 +986,7 @@ def two_ranks_s(
     makespan: bool,
     enough_s: float,
     num_labels: int,
+    poll: Callable[[], bool] | None = None,
 ) -> tuple[float, bool]: ...
 def undominated_rows(rows: NDArray[np.int64]) -> NDArray[np.int64]: ...
 def fullest_rows(

@@ -355,7 +355,8 @@ def by_front(
             limits = _up_to_the_limit(question, some_limits(question, count=8))
             points = searched_front(question, budget=budget, limits=limits)
         else:
-            points = named_front(question, limits=_up_to_the_limit(question, many_limits(question)))
+            limits = _up_to_the_limit(question, many_limits(question))
+            points = named_front(question, limits=limits, budget=budget)
     generate_s = budget.cpu_s - began
     if not points:
         raise UnsupportedFeature(

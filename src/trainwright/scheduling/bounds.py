@@ -23,7 +23,7 @@ Only searches ask for the last two, which take seconds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -535,24 +535,30 @@ _NUM_PAIRS = 2  # of which all labels are kept
 
 
 def crossings_bound(
-    least: LeastCosts, num_microbatches: int, *, objective: Objective, num_labels: int
+    least: LeastCosts,
+    num_microbatches: int,
+    *,
+    objective: Objective,
+    num_labels: int,
+    poll: Callable[[], bool] | None = None,
 ) -> Bound:
     """The shortest order of one rank where forwards cross input gradients on all stages beyond.
 
     `num_labels` are kept at most, in a few microseconds each; fewer give a lower bound that is less
     (`native/schedule/crossings.hpp`). 0 where nothing is limited, or so little that states are too
-    many, or activations may overlap or wait elsewhere.
+    many, or activations may overlap or wait elsewhere. `poll` is asked a few times a second whether
+    to stop, with a bound that is less.
     """
     m = num_microbatches
     ranks = [rank for rank in range(least.placement.num_ranks) if _is_limited(least, rank)]
     if least.has_pairs or least.offloads or not ranks:
         return Bound(0.0, BoundName.CROSSINGS)
     few, most = num_labels // (_LOOK_SHARE * len(ranks)), _MOST_LABELS // len(ranks)
-    looks = {rank: _crossings(least, rank, m, objective, few, most) for rank in ranks}
+    looks = {rank: _crossings(least, rank, m, objective, few, most, poll) for rank in ranks}
     best = max(looks, key=lambda rank: looks[rank])
     if not looks[best]:
         return Bound(0.0, BoundName.CROSSINGS)
-    again = _crossings(least, best, m, objective, num_labels, _MOST_LABELS)
+    again = _crossings(least, best, m, objective, num_labels, _MOST_LABELS, poll)
     return Bound(max(looks[best], again), BoundName.CROSSINGS)
 
 
@@ -564,12 +570,14 @@ def two_ranks_bound(
     enough_s: float,
     num_labels: int,
     known_s: float = 0.0,
+    poll: Callable[[], bool] | None = None,
 ) -> Bound:
     """The shortest orders of one rank of a V and of its last, and all that meets between them.
 
     At most `enough_s`, what an order takes (`native/schedule/two_ranks.hpp`), and without ranks
     that promise no more than `known_s`; 0 for other placements, and where nothing is limited or
-    activations may overlap or wait elsewhere.
+    activations may overlap or wait elsewhere. `poll` is asked a few times a second whether to stop,
+    with a bound that is less.
     """
     p, none = least.placement.num_ranks, Bound(0.0, BoundName.TWO_RANKS)
     limited = [holding for holding in least.holdings if np.isfinite(holding.room).any()]
@@ -596,6 +604,7 @@ def two_ranks_bound(
             makespan=objective is Objective.MAKESPAN,
             enough_s=enough_s,
             num_labels=labels,
+            poll=poll,
         )
 
     ranks = sorted({0, min(1, p - 2), p // 2 - 1, p // 2, p - 2} - {p - 1})
@@ -635,6 +644,7 @@ def _crossings(
     objective: Objective,
     num_labels: int,
     most_labels: int,
+    poll: Callable[[], bool] | None,
 ) -> float:
     stages = list(least.placement.stages_of_rank[rank])
     first, last = stages[0], stages[-1]
@@ -662,6 +672,7 @@ def _crossings(
         num_microbatches=m,
         num_labels=num_labels,
         most_labels=most_labels,
+        poll=poll,
     )
 
 

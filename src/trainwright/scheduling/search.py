@@ -24,6 +24,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -37,7 +38,7 @@ from trainwright.plans.schedule import (
     ScheduleMemory,
     TransferModel,
 )
-from trainwright.plans.status import Bound, relative_gap
+from trainwright.plans.status import Bound, Status, relative_gap
 from trainwright.scheduling.bounds import (
     LeastCosts,
     LimitTooSmall,
@@ -288,6 +289,7 @@ _HEATED_ACTIONS = 2000  # of an order; larger ones do not cool in the time
 _NUM_LABELS = 2_000_000  # of the bound by crossings: at most some two seconds
 _NUM_PAIR_LABELS = 3_000_000  # of that of two ranks: at most some five seconds
 _FRONT_SHARE = 20  # of them, for a point of a front
+_BOUND_SHARE = 0.5  # of a time limit, at most, for bounds before the search
 
 
 def search_schedule(
@@ -308,24 +310,16 @@ def search_schedule(
     ]
     if not attempts:
         return _least_of(tries, misfits)
+    # Bounds that take seconds leave half of the time to the search.
+    part = budget.part(_BOUND_SHARE * budget.remaining_s)
     num_labels = _NUM_LABELS // len(attempts)
-    attempts = [_sharper(question, attempt, num_labels) for attempt in attempts]
+    attempts = [_sharper(question, attempt, num_labels, part) for attempt in attempts]
+    wider: list[Bound] = []
+    if question.recompute_saved_bytes is not None and len(tries) > 1:
+        wider = _bounds_of_any_recompute(question, attempts, part)
     if len(attempts) == 1:
-        repeats = _repeats(question, attempts[0])
-        share = 1.0 - _REPEATING if repeats else 1.0
-        attempts = [_searched(question, attempts[0], share, budget)]
-        further = _repeating if repeats else _from_seconds
-        attempts = [further(question, attempts[0], _REPEATING if repeats else _FURTHER, budget)]
-        attempts = [_justified(question, attempts[0])]
-        if not repeats and _repeats_on_top(question, attempts[0]):
-            attempts = [_repeating(question, attempts[0], _REPEATING, budget)]
-            attempts = [_justified(question, attempts[0])]
-        if _is_heated(question, attempts[0]):
-            attempts = [_heated(question, attempts[0], budget)]
-            attempts = [_justified(question, attempts[0])]
-        if question.offload:
-            attempts = [_with_host(question, attempts[0], budget)]
-        return _outcome(question, tries, attempts)
+        attempts = [_searched_alone(question, attempts[0], budget)]
+        return _outcome(question, attempts, wider, budget, was_cut=part.stopped)
     share = _FIRST_ROUND / len(attempts)
     attempts = [_searched(question, attempt, share, budget) for attempt in attempts]
     rest = (1.0 - _FIRST_ROUND) / _FINALISTS
@@ -336,7 +330,21 @@ def search_schedule(
         attempts[at] = _justified(question, attempts[at])
         if question.offload:
             attempts[at] = _with_host(question, attempts[at], budget)
-    return _outcome(question, tries, attempts)
+    return _outcome(question, attempts, wider, budget, was_cut=part.stopped)
+
+
+def _searched_alone(question: SearchQuestion, attempt: _Attempt, budget: Budget) -> _Attempt:
+    """Spend all of the question's work on one candidate."""
+    repeats = _repeats(question, attempt)
+    attempt = _searched(question, attempt, 1.0 - _REPEATING if repeats else 1.0, budget)
+    further = _repeating if repeats else _from_seconds
+    attempt = further(question, attempt, _REPEATING if repeats else _FURTHER, budget)
+    attempt = _justified(question, attempt)
+    if not repeats and _repeats_on_top(question, attempt):
+        attempt = _justified(question, _repeating(question, attempt, _REPEATING, budget))
+    if _is_heated(question, attempt):
+        attempt = _justified(question, _heated(question, attempt, budget))
+    return _with_host(question, attempt, budget) if question.offload else attempt
 
 
 def _tries(question: SearchQuestion) -> list[Candidate]:
@@ -590,16 +598,28 @@ def _poll(budget: Budget, attempt: _Attempt) -> Callable[[float], bool]:
     )
 
 
-def _sharper(question: SearchQuestion, attempt: _Attempt, num_labels: int) -> _Attempt:
+def _asks(budget: Budget, attempt: _Attempt) -> Callable[[], bool]:
+    """The same while a bound is sought, which finds no order."""
+    return partial(_poll(budget, attempt), attempt.value_s)
+
+
+def _sharper(
+    question: SearchQuestion, attempt: _Attempt, num_labels: int, budget: Budget
+) -> _Attempt:
     """With the bound that takes longest, where others leave a gap."""
     if _is_shortest(attempt):
         return attempt
-    bound = lower_bound(question, attempt.candidate, num_labels=num_labels)
+    asks = _asks(budget, attempt)
+    bound = lower_bound(question, attempt.candidate, num_labels=num_labels, poll=asks)
     return replace(attempt, bound=bound)
 
 
 def _of_two_ranks(
-    question: SearchQuestion, attempt: _Attempt, enough_s: float, num_labels: int
+    question: SearchQuestion,
+    attempt: _Attempt,
+    enough_s: float,
+    num_labels: int,
+    budget: Budget,
 ) -> _Attempt:
     """With the bound that needs to know what was found, where others are below that."""
     if attempt.interrupted or attempt.bound.value_s >= enough_s * (1 - ROUNDING):
@@ -611,6 +631,7 @@ def _of_two_ranks(
         enough_s=enough_s,
         num_labels=num_labels,
         known_s=attempt.bound.value_s * (1 + ROUNDING),
+        poll=_asks(budget, attempt),
     )
     higher = bound.value_s > attempt.bound.value_s * (1 + ROUNDING)
     return replace(attempt, bound=bound) if higher else attempt
@@ -621,29 +642,41 @@ def _is_shortest(attempt: _Attempt) -> bool:
 
 
 def _outcome(
-    question: SearchQuestion, tries: Sequence[Candidate], attempts: Sequence[_Attempt]
+    question: SearchQuestion,
+    attempts: Sequence[_Attempt],
+    wider: Sequence[Bound],
+    budget: Budget,
+    *,
+    was_cut: bool,
 ) -> SearchOutcome:
-    """The best of the attempts, the plainest first: finer ones do not win by rounding."""
+    """The best of the attempts, the plainest first: finer ones do not win by rounding.
+
+    `wider` are the bounds on whatever is open beside the attempts; `was_cut` says whether one of
+    the bounds before the search was stopped.
+    """
     least_s = min(attempt.value_s for attempt in attempts)
     num_labels = _NUM_PAIR_LABELS // len(attempts)
-    attempts = [_of_two_ranks(question, attempt, least_s, num_labels) for attempt in attempts]
+    attempts = [
+        _of_two_ranks(question, attempt, least_s, num_labels, budget) for attempt in attempts
+    ]
     least_s *= 1 + ROUNDING
     best = next(attempt for attempt in attempts if attempt.value_s <= least_s)
     work = sum(attempt.work for attempt in attempts)
-    some_recompute = question.recompute_saved_bytes is not None and len(tries) > 1
-    is_open = some_recompute or len(attempts) > 1
-    return SearchOutcome(
+    found = SearchOutcome(
         timeline=best.timeline,
         objective=question.objective,
-        bound=_bound_of_all(question, attempts, is_open=is_open),
+        bound=_least_bound(wider or [attempt.bound for attempt in attempts]),
         pipeline_bound=best.bound,
         winner=best.winner,
         evaluations=work // best.timeline.schedule.num_actions,
         seed=question.seed,
         tried=len(attempts),
-        is_open=is_open,
+        is_open=bool(wider) or len(attempts) > 1,
         interrupted=any(attempt.interrupted for attempt in attempts),
     )
+    if (was_cut or budget.stopped) and found.status is not Status.OPTIMAL:
+        return replace(found, interrupted=True)
+    return found
 
 
 def _problem(question: SearchQuestion, candidate: Candidate) -> _core.StreamProblem:
@@ -666,10 +699,17 @@ def _problem(question: SearchQuestion, candidate: Candidate) -> _core.StreamProb
 
 
 def lower_bound(
-    question: SearchQuestion, candidate: Candidate, *, num_labels: int = _NUM_LABELS
+    question: SearchQuestion,
+    candidate: Candidate,
+    *,
+    num_labels: int = _NUM_LABELS,
+    poll: Callable[[], bool] | None = None,
 ) -> Bound:
-    """The best bound on what a search may find for one candidate; 0 labels leave crossings out."""
-    return _best_with_crossings(question, _least_costs(question, candidate), num_labels)
+    """The best bound on what a search may find for one candidate; 0 labels leave crossings out.
+
+    These take seconds; `poll` is asked meanwhile whether to stop.
+    """
+    return _best_with_crossings(question, _least_costs(question, candidate), num_labels, poll)
 
 
 def _least_costs(question: SearchQuestion, candidate: Candidate) -> LeastCosts:
@@ -684,41 +724,44 @@ def _least_costs(question: SearchQuestion, candidate: Candidate) -> LeastCosts:
     )
 
 
-def _best_with_crossings(question: SearchQuestion, least: LeastCosts, num_labels: int) -> Bound:
+def _best_with_crossings(
+    question: SearchQuestion, least: LeastCosts, num_labels: int, poll: Callable[[], bool] | None
+) -> Bound:
     m, objective = question.num_microbatches, question.objective
     best = best_bound(least, m, objective=objective)
     if not num_labels:
         return best
-    crossings = crossings_bound(least, m, objective=objective, num_labels=num_labels)
+    crossings = crossings_bound(least, m, objective=objective, num_labels=num_labels, poll=poll)
     return crossings if crossings.value_s > best.value_s * (1 + ROUNDING) else best
 
 
-def _bound_of_all(
-    question: SearchQuestion, attempts: Sequence[_Attempt], *, is_open: bool
-) -> Bound:
-    """The least of the bounds on what the question leaves open, the plainest of equal ones."""
-    bounds = [attempt.bound for attempt in attempts]
-    if question.recompute_saved_bytes is not None and is_open:
-        placements = dict.fromkeys(attempt.candidate.placement for attempt in attempts)
-        num_labels = _NUM_LABELS // len(placements)
-        bounds = [
-            _bound_of_any_recompute(question, placement, num_labels) for placement in placements
-        ]
+def _least_bound(bounds: Sequence[Bound]) -> Bound:
+    """The least, the plainest of equal ones."""
     least_s = min(bound.value_s for bound in bounds) * (1 + ROUNDING)
     return next(bound for bound in bounds if bound.value_s <= least_s)
 
 
-def _bound_of_any_recompute(
-    question: SearchQuestion, placement: Placement, num_labels: int
-) -> Bound:
-    """Whichever stages recompute, of which candidates are a few: all keep less, R is free."""
-    least = LeastCosts.of(
-        placement,
-        recomputed_everywhere(question, parts=placement.num_stages // question.costs.num_stages),
-        max_activations=activation_limit(question, placement),
-        offload=question.offload,
-    )
-    return _best_with_crossings(question, least, num_labels)
+def _bounds_of_any_recompute(
+    question: SearchQuestion, attempts: Sequence[_Attempt], budget: Budget
+) -> list[Bound]:
+    """Whichever stages recompute, of which candidates are a few: all keep less, R is free.
+
+    One per placement.
+    """
+    placements = {attempt.candidate.placement: attempt for attempt in attempts}
+    found = []
+    for placement, attempt in placements.items():
+        least = LeastCosts.of(
+            placement,
+            recomputed_everywhere(
+                question, parts=placement.num_stages // question.costs.num_stages
+            ),
+            max_activations=activation_limit(question, placement),
+            offload=question.offload,
+        )
+        num_labels = _NUM_LABELS // len(placements)
+        found.append(_best_with_crossings(question, least, num_labels, _asks(budget, attempt)))
+    return found
 
 
 def default_evaluations(num_actions: int) -> int:
@@ -777,7 +820,9 @@ class ParetoPoint:
         return relative_gap(self.value_s, self.bound.value_s)
 
 
-def named_front(question: SearchQuestion, *, limits: Sequence[int] = ()) -> tuple[ParetoPoint, ...]:
+def named_front(
+    question: SearchQuestion, *, limits: Sequence[int] = (), budget: Budget | None = None
+) -> tuple[ParetoPoint, ...]:
     """The front of all named families with the question's placement, least memory first.
 
     Families that take a memory limit are built for each of `limits`, by default `many_limits`, and
@@ -797,7 +842,10 @@ def named_front(question: SearchQuestion, *, limits: Sequence[int] = ()) -> tupl
         peak = max(schedule.peak_activations)
         if peak not in best or value_s < best[peak][0]:
             best[peak] = value_s, name, timeline
-    return _front(_point(question, timeline, source=name) for _, name, timeline in best.values())
+    budget = budget or Budget()
+    return _front(
+        _point(question, timeline, name, budget=budget) for _, name, timeline in best.values()
+    )
 
 
 def searched_front(
@@ -810,7 +858,7 @@ def searched_front(
     """
     limits = sorted(limits or some_limits(question, count=8))
     between = (limit for limit in many_limits(question) if limit < limits[-1])
-    points = list(named_front(question, limits=sorted({*limits, *between})))
+    points = list(named_front(question, limits=sorted({*limits, *between}), budget=budget))
     placement = candidates(question)[0].placement
     num_actions = 3 * placement.num_stages * question.num_microbatches
     evaluations = question.evaluations or 4 * default_evaluations(num_actions)
@@ -825,7 +873,7 @@ def searched_front(
         outcome = search_schedule(at_limit, budget=budget, known=known)
         if isinstance(outcome, SearchOutcome):
             known = [outcome.schedule]
-            points.append(_point(question, outcome.timeline, source=outcome.winner))
+            points.append(_point(question, outcome.timeline, outcome.winner, budget=budget))
         if budget.stopped:
             break
     return _front(points)
@@ -849,15 +897,19 @@ def some_limits(question: SearchQuestion, *, count: int) -> tuple[int, ...]:
     return tuple(sorted({round(limit) for limit in np.linspace(least, most, count)}))
 
 
-def _point(question: SearchQuestion, timeline: Timeline, *, source: str) -> ParetoPoint:
-    peak = max(timeline.schedule.peak_activations)
+def _point(
+    question: SearchQuestion, timeline: Timeline, source: str, *, budget: Budget
+) -> ParetoPoint:
+    peak, value_s = max(timeline.schedule.peak_activations), question.objective.of(timeline)
     candidate = candidates(replace(question, max_activations=peak))[0]
+    asked = partial(budget.poll, Progress(stage="search", elapsed_s=budget.elapsed_s, best=value_s))
+    num_labels = _NUM_LABELS // _FRONT_SHARE
     return ParetoPoint(
         timeline=timeline,
-        value_s=question.objective.of(timeline),
+        value_s=value_s,
         peak_activations=peak,
         peak_bytes=float(timeline.peak_bytes.max()),
-        bound=lower_bound(question, candidate, num_labels=_NUM_LABELS // _FRONT_SHARE),
+        bound=lower_bound(question, candidate, num_labels=num_labels, poll=asked),
         source=source,
     )
 
