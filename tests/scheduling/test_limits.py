@@ -302,15 +302,22 @@ def test_where_a_search_finds_nothing_no_order_fits_and_none_is_below_its_bound(
     assert answer.lower_bound_s <= shortest_s * (1 + 1e-9) <= answer.value_s * (1 + 2e-9)
 
 
-def test_a_backward_is_fused_where_its_halves_do_not_fit():
-    placement = Placement.loop(2)
-    memory = ScheduleMemory.of(
+def with_kept_gradients(
+    placement: Placement, *, kept: float, limit_bytes: float | list[float]
+) -> ScheduleMemory:
+    """Input gradients that keep more than they free, for the weight gradient."""
+    return ScheduleMemory.of(
         placement,
         forward_bytes=2.0,
-        input_grad_bytes=1.0,
-        weight_grad_bytes=-3.0,
-        limit_bytes=[2.0, 3.0],
+        input_grad_bytes=kept,
+        weight_grad_bytes=-2.0 - kept,
+        limit_bytes=limit_bytes,
     )
+
+
+def test_a_backward_is_fused_where_its_halves_do_not_fit():
+    placement = Placement.loop(2)
+    memory = with_kept_gradients(placement, kept=1.0, limit_bytes=[2.0, 3.0])
     costs = ScheduleCosts.of(placement, memory=memory)
     question = SearchQuestion(placement=placement, num_ranks=2, num_microbatches=2, costs=costs)
     found = search_schedule(question, budget=Budget())
@@ -318,6 +325,31 @@ def test_a_backward_is_fused_where_its_halves_do_not_fit():
     assert {str(action)[1] for action in found.schedule.order(1)} == {"F", "I", "W"}
     halves = search_schedule(replace(question, backward=Backward.SPLIT), budget=Budget())
     assert halves == LimitTooSmall(rank=0, needed=3.0, limit=2.0, unit="bytes")
+
+
+def test_whole_backwards_are_tried_where_their_halves_fit_but_hold_more():
+    placement = Placement.v(2)
+    memory = with_kept_gradients(placement, kept=2.0, limit_bytes=6.0)
+    costs = ScheduleCosts.of(
+        placement,
+        forward_s=[3, 4, 2, 3],
+        input_grad_s=[1, 4, 5, 3],
+        weight_grad_s=[5, 4, 3, 4],
+        memory=memory,
+    )
+    question = SearchQuestion(
+        placement=placement, num_ranks=2, num_microbatches=4, costs=costs, evaluations=50
+    )
+    either, whole, halves = (
+        search_schedule(replace(question, backward=backward), budget=Budget())
+        for backward in (Backward.ANY, Backward.FUSED, Backward.SPLIT)
+    )
+    assert whole.value_s < halves.value_s
+    assert either.value_s == whole.value_s
+    assert either.timeline.fits
+    # The bound is on both, though whole backwards alone allow a larger one.
+    assert either.bound.value_s <= halves.bound.value_s < whole.bound.value_s
+    assert either.pipeline_bound == either.bound
 
 
 def test_a_limit_that_differs_from_the_need_by_rounding_is_enough():

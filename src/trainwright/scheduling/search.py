@@ -12,6 +12,7 @@
 5. Of small orders in other shapes that stay open, annealing from hot to cold, on top of the work.
 6. Where activations may wait on the host, copies by a rule in orders of wider limits, and annealing
    of what comes out.
+7. Where whole backwards may hold less than their halves, all of this with whole ones alone, too.
 
 All with per-stage times, memory deltas and per-rank limits; it ends early at the lower bound. The
 core prices free transfers only: under other transfer models it searches as if they were free, and
@@ -55,6 +56,7 @@ from trainwright.scheduling.candidates import (
     SearchQuestion,
     activation_limit,
     candidates,
+    fusing_saves_memory,
     in_modes,
     named_schedules,
     recomputed_everywhere,
@@ -301,6 +303,34 @@ def search_schedule(
     A time limit or interruption in `budget` ends the search early with the best found so far, and
     is the only thing that can make two answers differ.
     """
+    found = _search_of(question, budget=budget, known=known)
+    if (
+        isinstance(found, LimitTooSmall)
+        or found.status is Status.OPTIMAL
+        or question.backward is not Backward.ANY
+        or not fusing_saves_memory(question.costs)
+    ):
+        return found
+    # Halves that fit may leave room for less than whole backwards do.
+    whole = _search_of(replace(question, backward=Backward.FUSED), budget=budget, known=known)
+    if isinstance(whole, LimitTooSmall):
+        return found
+    shorter = whole if whole.value_s < found.value_s * (1 - ROUNDING) else found
+    return replace(
+        shorter,
+        bound=found.bound,
+        pipeline_bound=found.pipeline_bound if shorter is found else found.bound,
+        evaluations=found.evaluations + whole.evaluations,
+        tried=found.tried,
+        is_open=found.is_open,
+        interrupted=found.interrupted or whole.interrupted,
+    )
+
+
+def _search_of(
+    question: SearchQuestion, *, budget: Budget, known: Sequence[Schedule]
+) -> SearchOutcome | LimitTooSmall:
+    """In the modes that the question leaves open; whole backwards where these are quicker."""
     tries = _tries(question)
     misfits = [_misfit(candidate, question, offload=question.offload) for candidate in tries]
     attempts = [
