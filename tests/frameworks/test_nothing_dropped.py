@@ -384,6 +384,25 @@ def test_no_choice_of_a_plan_is_dropped_in_silence(target: str) -> None:
     assert told > 10
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Further(Recipe):
+    """A recipe with a choice that no table of a framework lists."""
+
+    gradient_share: float = 1.0
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_choice_that_no_table_lists_is_refused_unless_it_is_as_usual(target: str) -> None:
+    usual = plain(target, "bf16")
+    without, asked = (
+        replace(usual, recipe=Further(precision="bf16", gradient_share=share))
+        for share in (1.0, 0.25)
+    )
+    assert bundle(without, target) == bundle(usual, target)
+    with pytest.raises(Inexpressible, match=f"gradient_share: 0.25: {target} is not known"):
+        bundle(asked, target)
+
+
 WITH_EXCHANGE = {
     "megatron": "megatron_args.sh",
     "primus": "primus.yaml",

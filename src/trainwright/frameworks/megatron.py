@@ -426,7 +426,7 @@ def _latent_fields(job: Job) -> Values:
 
 def _kernels(job: Job) -> Values:
     found: Values = {"cross_entropy_loss_fusion": True} if job.fused_cross_entropy else {}
-    if job.demands.activation_input_dtype == "fp8":
+    if job.recipe.activation_input_dtype == "fp8":
         found["activation_func_fp8_input_store"] = True
     return found | _graphs(job)
 

@@ -51,7 +51,7 @@ class Precision:
     optimizer_bytes: int
     end_state_bytes: int = 0
     weight_copy_bytes: float = 0.0
-    reduced_bytes: int | None = None
+    reduced_bytes: float | None = None
     held_gradients: float = 1.0
     held_states: float = 1.0
     held_weights: float = 1.0
@@ -63,7 +63,7 @@ class Precision:
         return self.weight_bytes + self.gradient_bytes + self.optimizer_bytes
 
     @property
-    def sync_bytes(self) -> int:
+    def sync_bytes(self) -> float:
         """Bytes of a gradient on its way to be summed over replicas."""
         return self.gradient_bytes if self.reduced_bytes is None else self.reduced_bytes
 

@@ -21,6 +21,7 @@ from trainwright.plans.capability_table import (
     CELLS,
     MODULES,
     MOVES_LAYERS,
+    OF_RECIPE,
     OPTIMIZERS,
     PRECISIONS,
     SCHEDULES,
@@ -68,7 +69,8 @@ class Demands:
     limit; tokens that cross the network once for
     each node have `dispatches_once`, those in a format of their own `narrow_dispatch`;
     `has_capacity` drops those over one. Activations on the host are as many as `layers_on_host` of
-    `num_layers` blocks keep, where `unlike_blocks` keep other amounts. `precision` is the number
+    `num_layers` blocks keep, where `unlike_blocks` keep other amounts. `choices` are fields of the
+    recipe that ask for a feature each (`OF_RECIPE`), and their values. `precision` is the number
     format, empty where none is demanded. `axis_order` lists the axes "tensor", "context", "data",
     "pipeline" from the innermost out, where the plan depends on it.
     """
@@ -99,10 +101,7 @@ class Demands:
     num_layers: int = 0
     unlike_blocks: bool = False
     offload_modules: tuple[str, ...] = ()
-    loss_chunk: int | None = None
-    mlp_tile: int | None = None
-    activation_input_dtype: str | None = None
-    cuda_graph: str | None = None
+    choices: tuple[tuple[str, str], ...] = ()
     context_exchange: str = "ring"
 
     @property
@@ -362,7 +361,7 @@ def _layer_gaps(demands: Demands, own: Capability) -> Iterator[Gap]:
         (f"moves whole layers, all but two at most: activations={shares}", not is_whole),
         ("leaves layers of multi-token prediction on the device", demands.num_mtp_layers > 0),
         ("moves the first layers, which keep other amounts than the rest", demands.unlike_blocks),
-        ("moves whole layers without CUDA graphs", demands.cuda_graph is not None),
+        ("moves whole layers without CUDA graphs", "cuda_graph" in dict(demands.choices)),
     ):
         if is_there:
             yield Gap(
@@ -445,14 +444,8 @@ def _demanded(demands: Demands) -> Iterator[tuple[Feature, str, str]]:
             yield Feature.OFFLOAD_RECOMPUTED, "offload", "activations beside recomputation"
     if demands.offload_modules:
         yield Feature.OFFLOAD_MODULES, "offload_modules", ", ".join(demands.offload_modules)
-    for feature, field in (
-        (Feature.LOSS_CHUNK, "loss_chunk"),
-        (Feature.MLP_TILE, "mlp_tile"),
-        (Feature.NARROW_ACTIVATIONS, "activation_input_dtype"),
-        (Feature.CUDA_GRAPHS, "cuda_graph"),
-    ):
-        if (asked := getattr(demands, field)) is not None:
-            yield feature, field, str(asked)
+    for field, value in demands.choices:
+        yield OF_RECIPE[field], field, value
     if demands.num_mtp_layers:
         yield Feature.MTP, "num_mtp_layers", str(demands.num_mtp_layers)
     if demands.has_pipeline:

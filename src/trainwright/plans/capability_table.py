@@ -86,6 +86,29 @@ class Feature(StrEnum):
     SEVERAL_KINDS = "nodes with several kinds of devices"
 
 
+# Fields of a recipe that ask for one feature each, unless they are as usual.
+OF_RECIPE: Final[Mapping[str, Feature]] = MappingProxyType(
+    {
+        "loss_chunk": Feature.LOSS_CHUNK,
+        "mlp_tile": Feature.MLP_TILE,
+        "activation_input_dtype": Feature.NARROW_ACTIVATIONS,
+        "cuda_graph": Feature.CUDA_GRAPHS,
+    }
+)
+# The other fields that exporters know: they write them, refuse them in words of their own, or leave
+# them to the program and say so. No target is known to do what a field asks for that is in neither
+# table, so that all refuse it.
+TOLD: Final = frozenset(
+    {
+        *("precision", "optimizer", "gradient_dtype", "reduce_dtype", "main_weight_dtype"),
+        *("moment_dtypes", "dropout", "context_exchange", "ulysses", "context_balanced"),
+        *("expert_imbalance", "expert_loads", "capacity_factor", "dispatch_dtype"),
+        *("token_dispatcher", "fused_update", "update_in_backward", "offload"),
+        *("offload_modules", "cuda_graph_modules"),
+    }
+)
+
+
 # The capability table itself: rows are features, columns the targets in the order of `TARGETS`
 # ---------------------------------------------------------------------------------------------
 

@@ -18,7 +18,6 @@ from trainwright.model import (
     TRAIN_ALL,
     Activation,
     ContextExchange,
-    CudaGraph,
     DeltaRule,
     Head,
     LayerKind,
@@ -29,9 +28,9 @@ from trainwright.model import (
     TransformerConfig,
 )
 from trainwright.model.operator import modules_by_block, usual_modules
-from trainwright.model.recipe import ALL_IN_16_BIT
+from trainwright.model.recipe import ALL_IN_16_BIT, unusual
 from trainwright.plans.capability import Demands, RecomputeForm, known_target
-from trainwright.plans.capability_table import MOVES_GRADIENTS, PRODUCTS
+from trainwright.plans.capability_table import MOVES_GRADIENTS, OF_RECIPE, PRODUCTS, TOLD
 from trainwright.plans.configuration import (
     DEFAULT_OVERLAP,
     NO_OVERHEADS,
@@ -390,11 +389,16 @@ def training_demands(model: TransformerConfig, recipe: Recipe, precision: str) -
         unlike_blocks=_are_unlike(model),
         offload_modules=recipe.offload_modules if on_host.activations > 0 else (),
         context_exchange=str(recipe.context_exchange),
-        loss_chunk=recipe.loss_chunk,
-        mlp_tile=recipe.mlp_tile,
-        activation_input_dtype=recipe.activation_input_dtype if _keeps_narrow(recipe) else None,
-        cuda_graph=None if recipe.cuda_graph is CudaGraph.NONE else str(recipe.cuda_graph),
+        choices=tuple(_chosen(recipe)),
     )
+
+
+def _chosen(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    """Fields that ask a framework for a feature of their own, and their values."""
+    asked = {*unusual(recipe)}
+    if not _keeps_narrow(recipe):
+        asked.discard("activation_input_dtype")
+    yield from ((name, str(getattr(recipe, name))) for name in OF_RECIPE if name in asked)
 
 
 def _are_unlike(model: TransformerConfig) -> bool:
@@ -617,6 +621,10 @@ _CORE_MOMENTS: Final = frozenset({"fp32", "fp16", "bf16", "fp8"})  # of its prec
 def _unsaid_formats(recipe: Recipe, target: str) -> Iterator[Fault]:
     if target in OF_CORE and (left := {*recipe.moment_dtypes} - _CORE_MOMENTS):
         yield Fault("moment_dtypes", f"{', '.join(sorted(left))}: {target} has none of these")
+    for name in unusual(recipe):
+        if name not in TOLD and name not in OF_RECIPE:
+            asked = getattr(recipe, name)
+            yield Fault(name, f"{asked}: {target} is not known to do so in what is exported")
     if recipe.update_in_backward:
         yield Fault("update_in_backward", f"{target} updates after a step in what is exported")
     keeps = ("gradients", "weights") if target in OF_CORE else ("weights",) * (target == "maxtext")

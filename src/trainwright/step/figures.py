@@ -665,7 +665,7 @@ def _beside_bytes(
     if run.parallelism.zero_stage >= account.buckets_from:
         classes = [graph.classes[at] for at in graph.layers]
         trained = sum(_trained(layer) for layer in classes if ends.hold(layer.kind))
-        widths = _BUCKETS * element
+        widths: float = _BUCKETS * element
         if shape.precision.reduced_bytes not in (None, element):  # cast before it is summed
             widths += shape.precision.sync_bytes
         added += widths * min(account.bucket_parameters, trained)
