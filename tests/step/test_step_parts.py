@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from trainwright.costing.layer import static_bytes, trained_per_device
 from trainwright.formats import catalog
+from trainwright.model import Optimizer, Recipe, RunShape, layer_graph
+from trainwright.model.recipe import Offload
 from trainwright.plans.configuration import Configuration, Overlap
 from trainwright.plans.plan import Parallelism
 from trainwright.profile import Recompute
+from trainwright.step import zero
 from trainwright.step.account import time_by_part_s
 from trainwright.step.predict import (
     estimator_of,
@@ -125,3 +130,24 @@ def test_later_chunks_exchange_while_a_group_passes_the_chunk_before(schedule, b
         left_s = max(0.0, all_of_it.gradients_s - backward_s)
         assert own.exposed_gradients_s == pytest.approx(left_s)
     assert sum(own.exposed_sync_s for own in found) > 0
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        Recipe(),
+        Recipe(optimizer=Optimizer.SGD),
+        Recipe(gradient_dtype="bf16", moment_dtypes=("int8",)),
+        Recipe(main_weight_dtype="none", offload=Offload(optimizer=0.25, gradients=0.5)),
+    ],
+)
+def test_an_update_moves_of_a_layer_what_it_moves_of_each_parameter(recipe: Recipe) -> None:
+    numbers = recipe.numbers("bf16")
+    run = RunShape(microbatch_size=1, sequence_length=1024, precision=numbers)
+    graph = layer_graph(catalog.model("mixtral-8x7b").config, run)
+    for layer in graph.classes:
+        counts = np.array(trained_per_device(layer))
+        state = np.array(static_bytes(layer, numbers))
+        found = zero.touched_bytes(0, (1, 1), state, counts * numbers.weight_bytes)
+        each = zero.touched_per_parameter(numbers)
+        assert float(found) == pytest.approx(each * counts.sum(), rel=1e-12)

@@ -410,7 +410,7 @@ def chain_of(graph: LayerGraph, recompute: tuple[Recompute, ...]) -> Chain:
     states[:, 0] += states[:, 1]  # experts have as many replicas as all other layers
     states[:, 1] = 0.0
     trained = np.array([sum(trained_per_device(layer)) for layer in graph.classes])
-    moved = precision.weight_bytes + precision.gradient_bytes + 2 * precision.optimizer_bytes
+    moved = zero.touched_per_parameter(precision)
     return Chain(
         graph=graph,
         recompute=recompute,

@@ -132,14 +132,14 @@ def static_bytes(layer: LayerClass, precision: Precision) -> tuple[tuple[float, 
     if precision.weight_copy_bytes:
         for expert, count in _multiplied(layer, precision):
             saved[expert] -= precision.weight_copy_bytes * count
-    states = precision.optimizer_bytes
     if layer.kind in (LayerKind.EMBEDDING, LayerKind.LM_HEAD):
-        states += precision.end_state_bytes
+        states = precision.optimizer_bytes + precision.end_state_bytes
+        precision = replace(precision, optimizer_bytes=states)
+    _, *trained_state = precision.state
     return tuple(
         (
             held * precision.weight_bytes - less,
-            count * precision.gradient_bytes * precision.held_gradients,
-            count * states * precision.held_states,
+            *(count * each * share for each, share in trained_state),
         )
         for held, count, less in zip(parameters_per_device(layer), trained, saved, strict=True)
     )

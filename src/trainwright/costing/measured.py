@@ -327,7 +327,7 @@ def _table(
     rows = [row for key in classes for row in key]
     count, none = len(rows), Recompute.NONE
     parameters = np.array([sizes[0] for _, sizes in rows])
-    states = (precision.weight_bytes, precision.gradient_bytes, precision.optimizer_bytes)
+    states = [each for each, _ in precision.state]
     static = np.zeros((count, 2, len(StaticKind)))
     static[:, 0, :] = np.outer(parameters, states)
     return CostTable(

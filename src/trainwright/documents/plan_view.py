@@ -48,7 +48,7 @@ from trainwright.plans.configuration import NO_OVERHEADS, MemoryOverheads, Overl
 from trainwright.plans.plan import Parallelism, SpaceRecord, SpanRecord
 from trainwright.plans.prediction import RankRecord, StageMemory, StagePrediction
 from trainwright.plans.status import OPTIMAL_TOLERANCE, Status, relative_gap
-from trainwright.profile import Profile
+from trainwright.profile import Profile, StaticKind
 from trainwright.profile.measured_model import MeasuredModel
 from trainwright.provenance import Origin
 from trainwright.scheduling.families import FAMILIES
@@ -790,10 +790,10 @@ def measured_words(
 def state_in_words(recipe: Recipe, numbers: Precision) -> str:
     """The optimizer, and what a parameter keeps."""
     summed = f"; gradients summed in {recipe.reduce_dtype}" if recipe.reduce_dtype else ""
-    return (
-        f"{recipe.optimizer}: {numbers.weight_bytes} + {numbers.gradient_bytes} + "
-        f"{numbers.optimizer_bytes} bytes per parameter (weight, gradient, optimizer){summed}"
-    )
+    sizes = {kind: each for kind, (each, _) in zip(StaticKind, numbers.state, strict=True)}
+    said = {kind: each for kind, each in sizes.items() if each or kind <= StaticKind.OPTIMIZER}
+    each, names = " + ".join(map(str, said.values())), ", ".join(kind.name.lower() for kind in said)
+    return f"{recipe.optimizer}: {each} bytes per parameter ({names}){summed}"
 
 
 def overlap_in_words(overlap: Overlap, recipe: Recipe) -> str:

@@ -264,7 +264,7 @@ def _checkpoint_bytes(question: ModelQuestion) -> float:
     if isinstance(model, MeasuredModel):
         return model.checkpoint_bytes()
     numbers = recipe.numbers(common_precision(question.cluster, question.workload.precision))
-    return count_parameters(model) * float(numbers.weight_bytes + numbers.optimizer_bytes)
+    return count_parameters(model) * float(numbers.static_bytes - numbers.gradient_bytes)
 
 
 def _objective(name: str, option: str) -> Objective:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import accumulate, chain, pairwise
+from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 
 import numpy as np
@@ -40,6 +41,7 @@ from trainwright.profile import (
     Recompute,
     Setting,
     SharedParameters,
+    StaticKind,
     Structure,
 )
 from trainwright.profile.profile import LARGEST_COUNT, find_cycles
@@ -476,7 +478,7 @@ def _costs(record: PointRecord) -> CostTable:
     options = list(chain.from_iterable(entry.options for entry in record.classes))
     has = options[0]
     static = [
-        [(state.weight, state.gradient, state.optimizer) for state in (group.dense, group.expert)]
+        [_OF_STATE(state) for state in (group.dense, group.expert)]
         for group in (option.static_bytes for option in options)
     ]
     gradients = [option.gradient_sync_bytes for option in options]
@@ -509,6 +511,9 @@ def _costs(record: PointRecord) -> CostTable:
         collectives=None if has.collectives is None else tuple(map(_collectives, options)),
         trained_weight_bytes=np.array(trained) if trained else None,
     )
+
+
+_OF_STATE: Final = attrgetter(*(kind.name.lower() for kind in StaticKind))
 
 
 def _column(records: Sequence[object], name: str) -> Floats:
@@ -581,8 +586,10 @@ def _group_columns(costs: CostTable) -> dict[str, Sequence[Any]]:
     """Fields of an option that group several numbers."""
     return {
         "static_bytes": [
-            StaticBytesRecord(dense=_state_record(dense), expert=_state_record(expert))
-            for dense, expert in costs.static_bytes.tolist()
+            StaticBytesRecord(dense=dense, expert=expert)
+            for dense, expert in (
+                _records(StateBytesRecord, row) for row in costs.static_bytes.tolist()
+            )
         ],
         "gradient_sync_bytes": [
             GradientSyncRecord(dense=dense, expert=expert)
@@ -590,11 +597,6 @@ def _group_columns(costs: CostTable) -> dict[str, Sequence[Any]]:
         ],
         "boundary_bytes": [tuple(costs.boundary_of(row).tolist()) for row in range(costs.num_rows)],
     }
-
-
-def _state_record(values: Sequence[float]) -> StateBytesRecord:
-    weight, gradient, optimizer = values
-    return StateBytesRecord(weight=weight, gradient=gradient, optimizer=optimizer)
 
 
 def _optional_columns(costs: CostTable) -> dict[str, Sequence[Any]]:

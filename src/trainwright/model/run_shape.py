@@ -58,9 +58,20 @@ class Precision:
     casts: bool = False
 
     @property
+    def state(self) -> tuple[tuple[int, float], ...]:
+        """Bytes of what one parameter keeps, in order of `profile.StaticKind`, each with the share
+        that a device holds; shards of weights are the device's own to hold (`Accelerator`).
+        """
+        return (
+            (self.weight_bytes, 1.0),
+            (self.gradient_bytes, self.held_gradients),
+            (self.optimizer_bytes, self.held_states),
+        )
+
+    @property
     def static_bytes(self) -> int:
         """Bytes that one parameter keeps for the whole step, without sharding."""
-        return self.weight_bytes + self.gradient_bytes + self.optimizer_bytes
+        return sum(each for each, _ in self.state)
 
     @property
     def sync_bytes(self) -> float:

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from typing import Any, Final
 
+from trainwright.provenance import RARE
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeBreakdown:
@@ -133,6 +135,43 @@ MEMORY_CLASSES: Final = _classes()
 _HELD: Final = attrgetter(*(f"{each.name}_bytes" for each in MEMORY_CLASSES))
 BESIDE: Final = tuple(f"{each.name}_bytes" for each in MEMORY_CLASSES if each.is_beside)
 _STATIC: Final = attrgetter(*(f"{each.name}_bytes" for each in MEMORY_CLASSES if each.is_static))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankMemory:
+    """One pipeline rank at its fullest, in bytes by class; the classes add up to `total_bytes`.
+
+    `opaque_bytes` are those of a profile that does not say what they hold; absent where it does.
+    `margin_bytes` is what the device has left after fragmentation and reserve, negative where it
+    has not; `largest_class` is the class that holds most. `host_bytes` lie in the host's memory,
+    where anything does. On several pools there is one of each rank of each chain of like replicas;
+    `chain` and `pool` are indices.
+    """
+
+    rank: int
+    weight_bytes: float
+    gradient_bytes: float
+    optimizer_bytes: float
+    activation_bytes: float
+    logits_bytes: float
+    transient_bytes: float
+    buffer_bytes: float
+    workspace_bytes: float
+    total_bytes: float
+    margin_bytes: float
+    microbatches_in_flight: int
+    largest_class: str
+    host_bytes: float | None = None
+    opaque_bytes: float | None = None
+    chain: int | None = field(default=None, metadata={RARE: True})
+    pool: int | None = field(default=None, metadata={RARE: True})
+    device_kind: str | None = field(default=None, metadata={RARE: True})
+    memory_limit_bytes: float | None = field(default=None, metadata={RARE: True})
+
+    @property
+    def beside_bytes(self) -> float:
+        """What stays and is not the model's, as `StageMemory.beside_bytes`."""
+        return sum(getattr(self, name) or 0.0 for name in BESIDE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

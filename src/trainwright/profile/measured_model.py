@@ -196,7 +196,7 @@ class MeasuredModel:
 
     def checkpoint_bytes(self) -> float:
         """Weights and optimizer states of all layers, and what is not told apart."""
-        kept = (StaticKind.WEIGHT, StaticKind.OPTIMIZER)
+        kept = [kind for kind in StaticKind if kind is not StaticKind.GRADIENT]
         return min(
             degree * _whole_state_bytes(profile, kept)
             for (_, degree), profile in self.offered.items()

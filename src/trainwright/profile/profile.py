@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from enum import IntEnum, StrEnum
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, Self
 
 import numpy as np
 
@@ -287,11 +287,30 @@ USUAL_MODES: Final[tuple[Recompute, ...]] = (
 
 
 class StaticKind(IntEnum):
-    """Last axis of `static_bytes`."""
+    """Last axis of `static_bytes`: what a parameter keeps from step to step.
 
-    WEIGHT = 0
-    GRADIENT = 1
-    OPTIMIZER = 2
+    ZeRO cuts it over the replicas from its stage `first_cut` on. An update moves each of its bytes
+    `touches` times, beside the weights that it writes.
+    """
+
+    first_cut: int
+    touches: float
+
+    WEIGHT = 0, 3, 0.0
+    GRADIENT = 1, 2, 1.0
+    OPTIMIZER = 2, 1, 2.0
+
+    def __new__(cls, index: int, first_cut: int, touches: float) -> Self:
+        """A kind by its place on the axis."""
+        made = int.__new__(cls, index)
+        made._value_ = index
+        made.first_cut, made.touches = first_cut, touches
+        return made
+
+    @property
+    def key(self) -> str:
+        """Its class of a device's memory (`plans.prediction.StageMemory`)."""
+        return f"{self.name.lower()}_bytes"
 
 
 class TimeKind(IntEnum):

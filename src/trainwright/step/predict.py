@@ -58,7 +58,7 @@ from trainwright.plans.configuration import (
 from trainwright.plans.plan import Parallelism
 from trainwright.plans.prediction import MixedPrediction
 from trainwright.plans.schedule import ScheduleMemory
-from trainwright.profile import CostTable, Profile, ProfilePoint, Recompute, TimeKind
+from trainwright.profile import CostTable, Profile, ProfilePoint, Recompute, StaticKind, TimeKind
 from trainwright.profile.measured_model import MeasuredModel
 from trainwright.scheduling.families import FAMILIES, family_named
 from trainwright.scheduling.families.one_f_one_b import ONE_F_ONE_B
@@ -345,12 +345,10 @@ def _memory(
     peak: RankPeak,
 ) -> StageMemory:
     state, replicas = zero.RankState.of(own), layout.places[rank].replicas
-    (weight, gradient, optimizer), gathered = zero.static_shards(state, replicas)
+    kept, gathered = zero.static_shards(state, replicas)
     overheads = layout.overheads
     return StageMemory(
-        weight_bytes=weight,
-        gradient_bytes=gradient,
-        optimizer_bytes=optimizer,
+        **{kind.key: held for kind, held in zip(StaticKind, kept, strict=True)},
         opaque_bytes=sum(w.opaque_bytes for w in own),
         activation_bytes=peak.activation_bytes,
         transient_bytes=peak.transient_bytes + gathered,

@@ -82,13 +82,8 @@ _SHARDS: Final = (0.0, 1.0, 1.0, 1.0)  # scatters gradients, gathers parameters
 _SCATTERS_EVERY: Final = (0.0, 0.0, 1.0, 1.0)
 _GATHERS_EVERY: Final = (0.0, 0.0, 0.0, 1.0)
 
-# The first stage that cuts a kind of state into parts, in order of `StaticKind`.
-_FIRST_STAGE: Final = np.array(
-    [{StaticKind.OPTIMIZER: 1, StaticKind.GRADIENT: 2, StaticKind.WEIGHT: 3}[k] for k in StaticKind]
-)
-
-# Of {weight, gradient, optimizer} bytes, beside the weights that the update writes.
-_TOUCHED: Final = np.array([0.0, 1.0, 2.0])
+_FIRST_STAGE: Final = np.array([kind.first_cut for kind in StaticKind])
+_TOUCHED: Final = np.array([kind.touches for kind in StaticKind])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -534,6 +529,13 @@ def touched_bytes(
     return found
 
 
+def touched_per_parameter(numbers: Precision) -> float:
+    """Bytes that the update of one parameter moves on a device, which holds all shards of it."""
+    kept = zip(StaticKind, numbers.state, strict=True)
+    moved = (kind.touches * each * held for kind, (each, held) in kept)
+    return sum(moved, start=float(numbers.weight_bytes))
+
+
 _NO_STATE: Final = np.zeros((2, len(StaticKind)))
 
 
@@ -586,11 +588,13 @@ def with_host_updates(accelerator: Accelerator, numbers: Precision) -> Accelerat
     gradient, weight, held = numbers.gradient_bytes, numbers.weight_bytes, numbers.held_weights
     if host is None or (states <= 0 and held == 1):
         return accelerator
-    touched = numbers.held_gradients * gradient + weight
-    touched += 2 * numbers.held_states * numbers.optimizer_bytes
     moved = states * (gradient + held * weight) + (1 - states) * (1 - held) * weight
     spent_s = states / host.updates_per_s + moved / host.link_bytes_per_s
-    return replace(accelerator, update_delay_s_per_byte=spent_s / touched, held_weights=held)
+    return replace(
+        accelerator,
+        update_delay_s_per_byte=spent_s / touched_per_parameter(numbers),
+        held_weights=held,
+    )
 
 
 def with_offload(cluster: Cluster, recipe: Recipe, *, precision: str | None = None) -> Cluster:

@@ -834,7 +834,7 @@ def _most_over_cast(question: ModelQuestion, account: FrameworkMemory) -> float:
     numbers = question.settings.recipe.numbers(question.precision)
     if not account.casts_shards or max(question.allowed.zero_stages) < _SHARDS_WEIGHTS:
         return 1.0
-    states = numbers.weight_bytes + numbers.gradient_bytes + numbers.optimizer_bytes
+    states = numbers.static_bytes
     return states / (states - numbers.weight_bytes)
 
 
