@@ -229,6 +229,10 @@ class Pool:
         """Nodes of the pool, all of them full."""
         return self.num_devices // self.devices_per_node
 
+    def nodes_for(self, devices: int) -> int:
+        """How many nodes hold so many devices."""
+        return -(-devices // self.devices_per_node)
+
     def keeps_in_node(self, ranks: int) -> bool:
         """Whether groups of so many neighbours, side by side, all lie inside one node."""
         node = self.devices_per_node

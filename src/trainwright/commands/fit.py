@@ -113,8 +113,7 @@ def devices_named(text: str) -> tuple[int, Cluster]:
     cluster = cluster_of_accelerator(name)
     if cluster is None:
         raise InvalidInput.of("gpu", one_of(accelerators_of_clusters(), name))
-    inside = cluster.pool_of().devices_per_node
-    return count, cluster.with_nodes(-(-count // inside))
+    return count, cluster.with_nodes(cluster.pool_of().nodes_for(count))
 
 
 # `trainwright fit`

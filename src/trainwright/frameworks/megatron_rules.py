@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from trainwright.errors import Fault
 from trainwright.model import NO_OFFLOAD, CudaGraph
+from trainwright.model.run_shape import padded_vocabulary
 from trainwright.plans.capability import RecomputeForm
 from trainwright.plans.plan import PIPELINE_INSIDE
 from trainwright.plans.schedule import Placing
@@ -142,7 +143,6 @@ def setup_of(job: Job, *, letters: tuple[str, ...] | None) -> MegatronSetup:
     count = 1 if form is RecomputeForm.ALL else job.first_recomputed
     selective = form is RecomputeForm.MODULES
     connections = "1" if zero < 2 and degrees.tensor * degrees.context > 1 else None
-    padded = job.vocabulary_multiple * degrees.tensor
     return MegatronSetup(
         layers=model.num_layers,
         hidden=model.hidden_size,
@@ -183,7 +183,9 @@ def setup_of(job: Job, *, letters: tuple[str, ...] | None) -> MegatronSetup:
         ckpt_format="fsdp_dtensor" if zero >= 2 else "torch_dist",
         max_connections=connections,
         vocabulary=model.vocabulary_size,
-        padded_vocabulary=-(-model.vocabulary_size // padded) * padded,
+        padded_vocabulary=padded_vocabulary(
+            model.vocabulary_size, job.vocabulary_multiple, degrees.tensor
+        ),
         vocabulary_multiple=job.vocabulary_multiple,
         optimizer=str(job.recipe.optimizer),
         main_weights=main_weights_of(job),
@@ -505,12 +507,11 @@ def _connections(s: MegatronSetup) -> Iterator[str]:
 def _vocabulary(s: MegatronSetup) -> Iterator[str]:
     if s.vocabulary is None or s.padded_vocabulary is None:
         return
-    unit = s.vocabulary_multiple * s.tp
-    wanted = -(-s.vocabulary // unit) * unit
+    wanted = padded_vocabulary(s.vocabulary, s.vocabulary_multiple, s.tp)
     if s.padded_vocabulary != wanted:
         yield (
             f"vocabulary {s.vocabulary} is padded to a multiple of {s.vocabulary_multiple}*tp = "
-            f"{unit}, {wanted}; planned with {s.padded_vocabulary}"
+            f"{s.vocabulary_multiple * s.tp}, {wanted}; planned with {s.padded_vocabulary}"
         )
 
 

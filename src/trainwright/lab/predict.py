@@ -28,6 +28,7 @@ from trainwright.model import (
     layer_graph,
 )
 from trainwright.model.recipe import model_module_faults
+from trainwright.model.run_shape import padded_vocabulary
 from trainwright.plans import Parallelism, Plan, StageMemory, StepPrediction
 from trainwright.plans.capability_table import MODULES
 from trainwright.plans.configuration import (
@@ -316,12 +317,15 @@ def _dummy_gradient_bytes(question: Question) -> float:
 def _loss_phase_bytes(question: Question) -> float:
     asked, model = question.configuration, question.model
     degrees = asked.parallelism
-    tokens = asked.microbatch_size * asked.sequence_length / degrees.context
-    multiple = asked.vocabulary_multiple * degrees.tensor
-    width = -(-model.vocabulary_size // multiple) * multiple / degrees.tensor
-    at_loss = _LOSS_COPIES * tokens
-    at_head = tokens + model.hidden_size
+    width = _padded_words(question) / degrees.tensor
+    at_loss = _LOSS_COPIES * asked.tokens
+    at_head = asked.tokens + model.hidden_size
     return _ELEMENT * width * max(at_loss, at_head)
+
+
+def _padded_words(question: Question) -> int:
+    asked, words = question.configuration, question.model.vocabulary_size
+    return padded_vocabulary(words, asked.vocabulary_multiple, asked.parallelism.tensor)
 
 
 # Memory of a megatron-core process as its allocator reports it: more than weights and activations
@@ -476,11 +480,9 @@ def _shared_buffer(run: MeasuredRun, question: Question) -> float:
 
 def _loss(question: Question) -> float:
     asked, t = question.configuration, question.configuration.parallelism.tensor
-    multiple = asked.vocabulary_multiple * t
-    padded = -(-question.model.vocabulary_size // multiple) * multiple
-    tokens = asked.microbatch_size * asked.sequence_length / asked.parallelism.context
+    words = _padded_words(question)
     heads = 1 + question.model.num_mtp_layers
-    return heads * _LOSS_BYTES[asked.fused_cross_entropy] * tokens * padded / t
+    return heads * _LOSS_BYTES[asked.fused_cross_entropy] * asked.tokens * words / t
 
 
 def _copies(run: MeasuredRun, question: Question, in_flight: int) -> float:
@@ -497,8 +499,7 @@ def _copies(run: MeasuredRun, question: Question, in_flight: int) -> float:
     copied = 0.0
     hopper = run.accelerator.startswith(_LARGE_DEVICES)
     if asked.fused_attention and (run.setting("attention_backend") == "flash" or not hopper):
-        tokens = asked.microbatch_size * asked.sequence_length / degrees.context
-        copied += 2 * tokens * model.num_heads * model.head_size / degrees.tensor
+        copied += 2 * asked.tokens * model.num_heads * model.head_size / degrees.tensor
     if model.experts is not None:
         routing = sum(model.experts.at(i) for i in range(model.num_layers)) / model.num_layers
         copied += routing * _MIXTURE_COPIES * _hidden(question)

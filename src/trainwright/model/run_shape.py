@@ -352,8 +352,13 @@ class RunShape:
 
     def padded(self, vocabulary_size: int) -> int:
         """The vocabulary size that is stored and computed."""
-        multiple = self.vocabulary_multiple * self.tensor_parallel
-        return math.ceil(vocabulary_size / multiple) * multiple
+        return padded_vocabulary(vocabulary_size, self.vocabulary_multiple, self.tensor_parallel)
+
+
+def padded_vocabulary(vocabulary_size: int, multiple: int, tensor_degree: int) -> int:
+    """The words that a tensor group keeps: each device a whole number of times `multiple`."""
+    unit = multiple * tensor_degree
+    return -(-vocabulary_size // unit) * unit
 
 
 def heaviest_share(loads: tuple[float, ...], num_experts: int, groups: int) -> float:

@@ -444,7 +444,7 @@ def resolve_cluster(
         known = f"the {found.num_devices} of {found.name}, whose network has a single level"
         raise InvalidInput.of("devices", f"must be at most {known}, got {devices}")
     if nodes is None and devices > found.num_devices:
-        found = found.with_nodes(-(-devices // found.pool_of().devices_per_node))
+        found = found.with_nodes(found.pool_of().nodes_for(devices))
     if devices > found.num_devices:
         raise InvalidInput.of(
             "devices", f"must be at most the {found.num_devices} of {nodes} nodes, got {devices}"

@@ -205,7 +205,7 @@ def _devices(configuration: Configuration, model: Trained, pool: Pool) -> Iterat
 
 def _enough(devices: int, pool: Pool) -> str:
     """How many nodes hold so many devices, where that is more than there are."""
-    nodes = -(-devices // pool.devices_per_node)
+    nodes = pool.nodes_for(devices)
     return f"; {nodes} nodes hold as many" if nodes > pool.num_nodes else ""
 
 
@@ -506,6 +506,11 @@ class Configuration:
     def num_stages(self) -> int:
         """Virtual stages of the pipeline, p·v."""
         return self.parallelism.pipeline * self.parallelism.virtual_stages
+
+    @property
+    def tokens(self) -> float:
+        """Tokens of a microbatch on one context rank, b·s/c."""
+        return self.microbatch_size * self.sequence_length / self.parallelism.context
 
     @property
     def num_microbatches(self) -> int:

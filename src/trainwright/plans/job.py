@@ -23,12 +23,12 @@ from trainwright.model import (
     LayerKind,
     Norm,
     Recipe,
-    RunShape,
     StateSpace,
     TransformerConfig,
 )
 from trainwright.model.operator import modules_by_block, usual_modules
 from trainwright.model.recipe import ALL_IN_16_BIT, unusual
+from trainwright.model.run_shape import padded_vocabulary
 from trainwright.plans.capability import Demands, RecomputeForm, known_target
 from trainwright.plans.capability_table import MOVES_GRADIENTS, OF_RECIPE, PRODUCTS, TOLD
 from trainwright.plans.configuration import (
@@ -441,8 +441,9 @@ def choices_of(job: Job, target: str) -> Iterator[tuple[str, Job]]:
         yield "attention without a fused kernel", replace(job, fused_attention=True)
     if job.fused_cross_entropy:
         yield "fused cross entropy", replace(job, fused_cross_entropy=False)
-    sizes = (_padded(job, multiple) for multiple in (job.vocabulary_multiple, USUAL_MULTIPLE))
-    if len({*sizes}) > 1:
+    words, t = job.model.vocabulary_size, job.degrees.tensor
+    multiples = (job.vocabulary_multiple, USUAL_MULTIPLE)
+    if len({padded_vocabulary(words, each, t) for each in multiples}) > 1:
         what = f"a vocabulary padded to a multiple of {job.vocabulary_multiple}"
         yield what, replace(job, vocabulary_multiple=USUAL_MULTIPLE)
     for name, has in _exchanges(job):
@@ -451,16 +452,6 @@ def choices_of(job: Job, target: str) -> Iterator[tuple[str, Job]]:
             what = "overlap" if share else "do not overlap"
             overlap = replace(job.overlap, **{name: usual_share})
             yield f"exchanges of {name} {what}", replace(job, overlap=overlap)
-
-
-def _padded(job: Job, multiple: int) -> int:
-    shape = RunShape(
-        microbatch_size=1,
-        sequence_length=1,
-        tensor_parallel=job.degrees.tensor,
-        vocabulary_multiple=multiple,
-    )
-    return shape.padded(job.model.vocabulary_size)
 
 
 def _recipe_choices(job: Job, *, together: bool) -> Iterator[tuple[str, str, Recipe]]:

@@ -188,8 +188,7 @@ def _is_host_bound(
     device, degrees = cluster.accelerator, configuration.parallelism
     if device.cores is not None:
         return False
-    tokens = configuration.microbatch_size * configuration.sequence_length / degrees.context
-    flops = _BLOCK_FLOPS * model.hidden_size**2 * tokens / degrees.tensor
+    flops = _BLOCK_FLOPS * model.hidden_size**2 * configuration.tokens / degrees.tensor
     share = device.peak(device.default_precision) * device.efficiency.gemm.max
     return flops / share < _HOST_SHARE * device.host_pass_s
 

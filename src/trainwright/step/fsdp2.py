@@ -80,9 +80,8 @@ class Sizes:
 
 def sizes_of(model: TransformerConfig, run: Configuration) -> Sizes:
     """Sizes of a block of the model in the run."""
-    degrees = run.parallelism
-    t, c = degrees.tensor, degrees.context
-    tokens = run.microbatch_size * run.sequence_length / c
+    degrees, tokens = run.parallelism, run.tokens
+    t = degrees.tensor
     return Sizes(
         shard=_HALF * tokens * model.hidden_size / t,
         whole=_HALF * tokens * model.hidden_size,
@@ -126,7 +125,7 @@ class Mixed:
 def mixed_of(model: TransformerConfig, experts: Experts, run: Configuration) -> Mixed:
     """Sizes of a block with experts."""
     degrees = run.parallelism
-    tokens = run.microbatch_size * run.sequence_length / degrees.context
+    tokens = run.tokens
     shape = run_shape(run, precision="bf16")
     taken = shape.expert_copies(experts.experts_per_token, experts.num_experts)
     routed = tokens / degrees.tensor if degrees.expert > 1 else tokens
@@ -571,12 +570,6 @@ class Rank:
         if not self.is_copied:  # else until the backward pass has ended
             tape.drop("sum", key)
 
-    @property
-    def tokens(self) -> float:
-        """Of a microbatch on this device."""
-        run = self.run
-        return run.microbatch_size * run.sequence_length / run.parallelism.context
-
     def forward(self, stage: Stage, microbatch: int) -> None:
         """One microbatch through a stage."""
         tape, sizes = self.tape, stage.sizes
@@ -631,7 +624,7 @@ class Rank:
         tape, key, sizes = self.tape, (stage.index, microbatch), stage.sizes
         logits = _HALF * stage.logits
         if (tokens := self.run.recipe.loss_chunk) is not None:
-            self._loss_in_pieces(stage, microbatch, min(1.0, tokens / self.tokens))
+            self._loss_in_pieces(stage, microbatch, min(1.0, tokens / self.run.tokens))
             return
         tape.hold(key, "normed", sizes.shard)
         if sizes.cut.tensor > 1:
@@ -908,7 +901,7 @@ def _stages(model: TransformerConfig, run: Configuration) -> list[Stage]:
                 blocks=tuple(blocks),
                 units=units,
                 sizes=sizes,
-                logits=run.microbatch_size * run.sequence_length / c * model.vocabulary_size / t,
+                logits=run.tokens * model.vocabulary_size / t,
                 positions=run.sequence_length / c,
                 has_embedding=is_first,
                 has_head=is_last,

@@ -328,7 +328,7 @@ def _read_overrides(whole: Mapping[str, Any], beside: settings.Beside) -> settin
         values.setdefault("precision", trainer.get("precision"))
         each, nodes = trainer.get("devices"), trainer.get("num_nodes")
         if type(each) is int and type(nodes) is int:
-            devices = script.Devices(total=each * nodes, per_node=each)
+            devices = script.Devices.on_nodes(nodes, each)
     return run_of(values, beside, recipe=_recipe_of(whole, beside), devices=devices)
 
 
@@ -502,7 +502,7 @@ def _read_recipe(text: str, beside: settings.Beside) -> settings.StatedRun:
     nodes, each = values.pop("num_nodes", None), values.pop("num_gpus_per_node", None)
     devices = None
     if type(nodes) is int and type(each) is int:
-        devices = script.Devices(total=nodes * each, per_node=each)
+        devices = script.Devices.on_nodes(nodes, each)
     other = _other_model(functions[name], tree)
     run = run_of(values, beside, recipe=hub or name, devices=devices)
     if other is None:

@@ -652,8 +652,7 @@ def read_openrlhf(text: str, beside: settings.Beside = settings.NOTHING) -> sett
     nodes, each = found.count("actor.num_nodes"), found.count("actor.num_gpus_per_node")
     devices = launch.devices
     if acts:
-        each = each or 8
-        devices = script.Devices(total=(nodes or 1) * each, per_node=each)
+        devices = script.Devices.on_nodes(nodes, each or 8)
     name = _named(found, notes, "model.model_name_or_path")
     if kind is not None:
         notes += script.unpriced(kind, found, adapts=bool(adapters))

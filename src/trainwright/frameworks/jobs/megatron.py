@@ -277,8 +277,7 @@ def _of_actor(found: Settings) -> script.Devices | None:
     nodes, each = found.count("actor_num_nodes"), found.count("actor_num_gpus_per_node")
     if nodes is None and each is None:
         return None
-    each = each or 8  # as its own default is
-    return script.Devices(total=(nodes or 1) * each, per_node=each)
+    return script.Devices.on_nodes(nodes, each or 8)  # as its own default is
 
 
 # `megatron sft` of ms-swift: Megatron's arguments beside a model that is named, with its defaults.
@@ -428,7 +427,7 @@ def _read_sections(text: str, beside: Beside) -> StatedRun:
     runner = Settings(experiment if isinstance(experiment, dict) else {}).table("runner")
     nodes, each = runner.count("nnodes"), runner.count("nproc_per_node")
     runner.check()
-    devices = _OPEN if each is None else script.Devices(total=(nodes or 1) * each, per_node=each)
+    devices = _OPEN if each is None else script.Devices.on_nodes(nodes, each)
     if "model" not in whole:
         chosen = [each for each in whole.get("defaults") or () if isinstance(each, dict)]
         name = next((str(each["train"]) for each in chosen if "train" in each), "")

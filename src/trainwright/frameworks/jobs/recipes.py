@@ -952,7 +952,7 @@ def read_neuronx(text: str, beside: settings.Beside = settings.NOTHING) -> setti
     refers = by in script.REFERS and not table.switch("precompute_ref_log_probs")
     found.check()
     values |= {"mcore_gpt": True, "precision": _NEURON_PRECISION.get(kind, "bf16")}
-    devices = None if each is None else script.Devices(total=each * nodes, per_node=each)
+    devices = None if each is None else script.Devices.on_nodes(nodes, each)
     run = run_of(values, beside, recipe=None, devices=devices)
     described = config or run.model
     own = [note for note in run.notes if settings.UNDESCRIBED not in note or config is None]

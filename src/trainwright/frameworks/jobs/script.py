@@ -47,6 +47,11 @@ class Devices:
     visible: int | None = None
     notes: tuple[str, ...] = ()
 
+    @classmethod
+    def on_nodes(cls, nodes: int | None, each: int) -> Devices:
+        """So many of each node; of one node where their number is not stated."""
+        return cls(total=(1 if nodes is None else nodes) * each, per_node=each)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
@@ -255,7 +260,7 @@ def _of_slurm(run: ScriptRun, *, nodes: int | None, tasks_per_node: int | None) 
         return Devices(total=tasks, per_node=each or devices)
     if nodes is None or tasks not in (None, nodes):
         return Devices()
-    return Devices(total=nodes * devices, per_node=devices)
+    return Devices.on_nodes(nodes, devices)
 
 
 def _own_count(run: ScriptRun) -> int | None:

@@ -451,7 +451,7 @@ class Grid:
         Beside each other replicas of unlike pools have microbatches of their own, all of which
         whole groups of p make up where the family asks for them.
         """
-        count, p = question.workload.global_batch // point.microbatch_size, self.depths(shape)
+        count, p = question.workload.microbatches(point.microbatch_size), self.depths(shape)
         across = shape.name == "across"
         data = self.shared if across else self.counts.sum(axis=1)
         each = count // data
@@ -480,7 +480,7 @@ class Grid:
 def across_grid(question: ModelQuestion, point: Point, pools: tuple[int, ...]) -> Grid:
     """Depths in each pool, and replicas; at least a rank in each and a block for every rank."""
     allowed, room = question.allowed, _rooms(question, point, pools)
-    microbatches = question.workload.global_batch // point.microbatch_size
+    microbatches = question.workload.microbatches(point.microbatch_size)
     parts = []
     for data in divisors(microbatches):
         if data in allowed.data and point.devices * data % point.expert_devices == 0:
@@ -501,7 +501,7 @@ def across_grid(question: ModelQuestion, point: Point, pools: tuple[int, ...]) -
 def beside_grid(question: ModelQuestion, point: Point, pools: tuple[int, ...]) -> Grid:
     """Replicas in each pool, at most as many as microbatches, and the depth of their pipelines."""
     allowed, room = question.allowed, _rooms(question, point, pools)
-    microbatches = question.workload.global_batch // point.microbatch_size
+    microbatches = question.workload.microbatches(point.microbatch_size)
     if point.devices % point.expert_devices:
         return _joined([], len(pools))
     parts = []

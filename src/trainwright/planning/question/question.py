@@ -537,6 +537,10 @@ class Workload:
         if faults:
             raise InvalidInput(faults)
 
+    def microbatches(self, size: int) -> int:
+        """Microbatches of so many sequences in a step, over all replicas."""
+        return self.global_batch // size
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Point:
@@ -623,7 +627,7 @@ class Candidate:
 
     def num_microbatches(self, workload: Workload) -> int:
         """Microbatches of one replica."""
-        return workload.global_batch // (self.microbatch_size * self.data)
+        return workload.microbatches(self.microbatch_size) // self.data
 
 
 def microbatch_sizes(workload: Workload, allowed: Span) -> tuple[int, ...]:

@@ -705,7 +705,7 @@ def grown(cluster: Cluster, run: Configuration) -> Cluster:
     needed, pool = run.parallelism.num_devices, cluster.pool_of()
     if needed <= pool.num_devices:
         return cluster
-    return cluster.with_nodes(-(-needed // pool.devices_per_node))
+    return cluster.with_nodes(pool.nodes_for(needed))
 
 
 def _families(run: Configuration, cluster: Cluster, model: Trained) -> Iterator[Attempts]:
@@ -857,7 +857,7 @@ def _more_replicas(
         data = degrees.data * factor
         changed = replace(run, parallelism=replace(degrees, data=data, zero_stage=3))
         devices = changed.parallelism.num_devices
-        nodes = -(-devices // cluster.pool_of().devices_per_node)
+        nodes = cluster.pool_of().nodes_for(devices)
         yield (
             f"--dp {data} --zero 3 --nodes {nodes} --devices {devices}",
             f"{data} replicas, {devices} devices",
@@ -873,7 +873,7 @@ def _more_devices(run: Configuration, cluster: Cluster) -> Iterator[tuple[str, s
         count = degrees.pipeline * factor
         changed = replace(run, parallelism=replace(degrees, pipeline=count))
         devices = changed.parallelism.num_devices
-        nodes = -(-devices // cluster.pool_of().devices_per_node)
+        nodes = cluster.pool_of().nodes_for(devices)
         options = f"--pp {count} --dp {degrees.data} --nodes {nodes} --devices {devices}"
         yield options, f"{count} pipeline ranks, {devices} devices", changed
         factor *= 2

@@ -224,7 +224,7 @@ def _leanest_candidates(question: ModelQuestion, point: Point) -> Iterator[Candi
         question.allowed,
         num_devices=question.num_devices,
         num_blocks=question.model.num_layers,
-        num_microbatches=question.workload.global_batch // point.microbatch_size,
+        num_microbatches=question.workload.microbatches(point.microbatch_size),
     )
     copies = question.allowed.state_copies.least
     if copies > 1:
@@ -481,7 +481,7 @@ def _more_devices(question: ModelQuestion, budget: Budget) -> Iterator[Relaxatio
 
 
 def _devices(devices: int, cluster: Cluster) -> Relaxation:
-    nodes = -(-devices // cluster.pool_of().devices_per_node)
+    nodes = cluster.pool_of().nodes_for(devices)
     word = "node" if nodes == 1 else "nodes"
     return Relaxation(
         change="devices", value=devices, description=f"{devices} devices ({nodes} {word})"
@@ -544,11 +544,10 @@ def priced_relaxations(
 
 def _by_whole_plans(question: ModelQuestion, budget: Budget) -> Iterator[Relaxation]:
     """The first change of each kind with which a plan is found: of settings, devices, training."""
-    node = question.cluster.pool_of().devices_per_node
     more, length = 2 * question.num_devices, question.workload.sequence_length
     larger = question.cluster
     if more > larger.num_devices:
-        larger = larger.with_nodes(-(-more // node))
+        larger = larger.with_nodes(larger.pool_of().nodes_for(more))
     kinds: list[Iterator[Relaxation]] = [(fix for fix, _ in eased(question))]
     kinds += [(fix for fix, _ in family) for family in leaner_trainings(question)]
     kinds.append(iter([replace(_devices(more, larger), nodes=larger.pool_of().num_nodes)]))
@@ -616,8 +615,8 @@ def relaxed(question: ModelQuestion, fix: Relaxation) -> ModelQuestion | None:
         workload = replace(question.workload, sequence_length=int(value))
         return replace(question, workload=workload)
     if fix.change == "devices":
-        devices, node = int(value), cluster.pool_of().devices_per_node
+        devices = int(value)
         if devices > cluster.num_devices:
-            cluster = cluster.with_nodes(-(-devices // node))
+            cluster = cluster.with_nodes(cluster.pool_of().nodes_for(devices))
         return replace(question, cluster=cluster, num_devices=devices)
     return None

@@ -109,7 +109,7 @@ def _replicas(candidate: Candidate) -> tuple[int, int]:
 
 def candidate_setting(question: ModelQuestion, candidate: Candidate, profile: Profile) -> Setting:
     """The candidate's devices, those of a context group counted once, and microbatches."""
-    num_microbatches = question.workload.global_batch // candidate.microbatch_size
+    num_microbatches = question.workload.microbatches(candidate.microbatch_size)
     room = room_of_candidate(question, candidate, profile)
     setting = flat_setting(room, num_microbatches=num_microbatches)
     return replace(setting, num_devices=candidate.num_devices // candidate.context)
@@ -621,7 +621,7 @@ def _plan(
     return Plan(
         room_bytes=room,
         stages=stages,
-        num_microbatches=question.workload.global_batch // candidate.microbatch_size,
+        num_microbatches=question.workload.microbatches(candidate.microbatch_size),
         microbatch_size=candidate.microbatch_size,
         schedule=candidate.schedule,
         parallelism=candidate.degrees,

@@ -285,7 +285,7 @@ class MixedLayouts:
         question, pools = self.shelf.question, tuple(range(len(self.shelf.cluster.pools)))
         work = MixedWork.of(self.shelf, point, pools)
         ranks = [pool.num_devices // point.devices for pool in self.shelf.cluster.pools]
-        microbatches = question.workload.global_batch // point.microbatch_size
+        microbatches = question.workload.microbatches(point.microbatch_size)
         rates = work.speeds @ np.array(ranks, dtype=np.float64)
         least_s = np.array([float(each.trade.time_s[-1]) for each in work.works])
         return float((microbatches * least_s / rates).max())
@@ -343,7 +343,7 @@ class MixedLayouts:
     def _least_at_one_pace_s(self, work: MixedWork, grid: Grid, point: Point) -> float:
         """No layout of a grid of replicas by depth steps faster, each slice with all others."""
         data = grid.counts.sum(axis=1)
-        total = self.shelf.question.workload.global_batch // point.microbatch_size
+        total = self.shelf.question.workload.microbatches(point.microbatch_size)
         slowest_s = max(float(each.trade.time_s[-1]) for each in work.works)
         each_s = np.where(total % data == 0, total // data * slowest_s / grid.shared, np.inf)
         return float(each_s.min(initial=np.inf))
@@ -374,11 +374,11 @@ class MixedLayouts:
         stages, is_beside = self._zero_stages(shape), shape.name == "beside"
         grid = _worth_asking(grid, shape, point, zero_stage == min(stages, default=0))
         alike = runs_alike(self.shelf.question.allowed, zero_stage)
-        batch = self.shelf.question.workload.global_batch
+        total = self.shelf.question.workload.microbatches(point.microbatch_size)
         if is_beside and alike:
-            whole = batch // point.microbatch_size % grid.counts.sum(axis=1) == 0
+            whole = total % grid.counts.sum(axis=1) == 0
             if schedule in WHOLE_GROUPS:
-                each = batch // point.microbatch_size // grid.counts.sum(axis=1)
+                each = total // grid.counts.sum(axis=1)
                 whole &= each % grid.shared == 0
             grid = grid.of(whole)
         bounds_s = np.zeros(0)
@@ -392,7 +392,7 @@ class MixedLayouts:
                 work,
                 point,
                 grid,
-                microbatches=slices * (batch // point.microbatch_size),
+                microbatches=slices * total,
                 zero_stage=zero_stage,
                 schedule=schedule,
                 degrees=uniform_degrees(point, zero_stage, pipeline=1, data=1),

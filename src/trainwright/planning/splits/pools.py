@@ -691,4 +691,4 @@ def _plan(shelf: MixedShelf, candidate: MixedCandidate, stages: Sequence[Stage])
 
 
 def _microbatches(shelf: MixedShelf, candidate: MixedCandidate) -> int:
-    return shelf.question.workload.global_batch // candidate.point.microbatch_size
+    return shelf.question.workload.microbatches(candidate.point.microbatch_size)
