@@ -20,7 +20,7 @@ from trainwright.cluster import ChipTemplate, Surroundings
 from trainwright.costing.tiled import ChipKernel
 from trainwright.errors import Fault, refuse
 from trainwright.model import Phase
-from trainwright.plans.status import OPTIMAL_TOLERANCE, Status, relative_gap
+from trainwright.plans.status import Status, relative_gap, status_at
 from trainwright.profile.profile import find_cycles
 
 if TYPE_CHECKING:
@@ -615,7 +615,7 @@ class LayerSchedule:
     @property
     def status(self) -> Status:
         """`optimal` where the bound is met, else `gap`."""
-        return Status.OPTIMAL if self.gap <= OPTIMAL_TOLERANCE else Status.GAP
+        return status_at(self.gap)
 
 
 def schedule_layer(problem: LayerProblem, *, moves: int = 25) -> LayerSchedule:
@@ -707,7 +707,7 @@ class CoreSchedule:
     @property
     def status(self) -> Status:
         """`optimal` where the bound is met, else `gap`."""
-        return Status.OPTIMAL if self.gap <= OPTIMAL_TOLERANCE else Status.GAP
+        return status_at(self.gap)
 
 
 def schedule_forward(

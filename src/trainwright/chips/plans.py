@@ -14,7 +14,7 @@ compared by `native/chain/family_plan.hpp`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -103,6 +103,11 @@ class UniformPlan:
     def num_devices(self) -> int:
         """Devices that the plan uses."""
         return self.num_ranks * self.tensor_degree * self.data_degree
+
+
+def steps_of(plans: Sequence[UniformPlan | None]) -> list[float]:
+    """Seconds of the steps; infinite where there is no plan."""
+    return [np.inf if plan is None else plan.step_s for plan in plans]
 
 
 def fastest_plans(

@@ -26,6 +26,7 @@ from trainwright.chips.plans import (
     improve_with_families,
     plans_of,
     problem_of,
+    steps_of,
     work_bounds_s,
 )
 from trainwright.chips.space import DesignSpace, subspace
@@ -369,7 +370,7 @@ class JobPricer:
     def plans(self, times: tuple[LayerTimes, ...], cutoff_s: Floats) -> list[UniformPlan | None]:
         """The fastest plan below the cutoff over all tensor degrees, the smaller of equals."""
         best = self._plans_1f1b(times, cutoff_s)
-        steps_s = [np.inf if plan is None else plan.step_s for plan in best]
+        steps_s = steps_of(best)
         limit = np.minimum(cutoff_s, steps_s)
         for chain, layers in zip(self.chains, times, strict=True):
             improve_with_families(

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from trainwright.chips.plans import UniformPlan
+from trainwright.chips.plans import UniformPlan, steps_of
 from trainwright.chips.price import EnergyTable, JobPricer
 from trainwright.chips.request import CodesignQuestion, Objective, Variant, cost
 from trainwright.chips.technology import (
@@ -457,5 +457,5 @@ class RoomPricer:
         for model, here in enumerate(self.standing(stacks, system)):
             if here.chains:
                 plans = here.plans(here.times(designs), np.full(designs.size, np.inf))
-                found[:, model] = [np.inf if plan is None else plan.step_s for plan in plans]
+                found[:, model] = steps_of(plans)
         return found

@@ -36,7 +36,8 @@ from trainwright.chips.room_search import (
     Found,
     Place,
     RoomSearch,
-    designs_of,
+    designs_from_json,
+    designs_to_json,
     ranges_of,
 )
 from trainwright.chips.search import Design
@@ -198,7 +199,7 @@ def answer(
         front_proof=codesign_document.FrontProofRecord(
             of_designs=front.of_designs,
             within=front.within,
-            stands={str(stacks): ranges_of(rows) for stacks, rows in front.stands.items()},
+            stands=designs_to_json(front.stands),
             certificate=tuple(_branches(front.tree)),
             priced=front.priced,
         ),
@@ -356,7 +357,7 @@ class Prover:
             repriced += part.designs.size
         of_front = stood_for = 0
         if proof is not None:
-            begun = {int(stacks): designs_of(text) for stacks, text in proof.stands.items()}
+            begun = designs_from_json(proof.stands)
             tree = _tree(proof.certificate)
             boxes = [part for part in closed_by(self.room, tree, begun) if part.designs.size]
             for part in self._some(boxes):
@@ -499,7 +500,7 @@ class Prover:
     def _row(self, one: codesign_document.SystemRecord) -> int:
         """Where a design stands in the space."""
         space, chip = self.pricer.question.space, one.architecture
-        per_mac = max(1, chip.tc_buffer_bytes // (chip.width * chip.depth))
+        per_mac = chip.buffer_bytes_per_mac
         key = (chip.num_tc, chip.num_vc, chip.width, chip.depth, chip.glb_bytes // MIB, per_mac)
         same = (space.designs[:-1] == np.array(key[:-1])[:, None]).all(axis=0)
         if len(set(space.column("buffer_bytes_per_mac").tolist())) > 1:
@@ -613,7 +614,7 @@ def _tree(certificate: tuple[codesign_document.BranchRecord, ...]) -> dict[str, 
     return {
         one.path: Branch(
             None if one.axis is None else AXES.index(one.axis),
-            {int(stacks): designs_of(text) for stacks, text in one.left.items()},
+            designs_from_json(one.left),
         )
         for one in certificate
     }

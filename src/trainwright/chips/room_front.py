@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from trainwright.chips.plans import steps_of
 from trainwright.chips.population import front
 from trainwright.chips.request import Objective
 from trainwright.chips.room import AXES, RoomPricer
@@ -39,7 +40,9 @@ from trainwright.chips.room_search import (
     Found,
     Place,
     RoomSearch,
+    designs_from_json,
     designs_of,
+    designs_to_json,
     ranges_of,
 )
 from trainwright.execution.best_first import BestFirst
@@ -267,7 +270,7 @@ class FrontSearch:
             for figures, (stacks, place, design) in known["points"]:
                 self.points.add(np.array(figures), (stacks, tuple(place), design))
             self.beyond, self.priced = known["beyond"], known["priced"]
-            left = {int(s): designs_of(text) for s, text in known["left"].items()}
+            left = designs_from_json(known["left"])
             return _Opened(known["axis"], left, None, known["further"])
         before, bounds = len(self.points.added), whole.bounds
         if bounds is None:  # those of the box that it is a half of, or its own
@@ -279,7 +282,7 @@ class FrontSearch:
         opened = _Opened(axis, left, there, max(excess, default=0.0))
         if self.journal is not None and not self.budget.stopped:
             made = {"axis": axis, "further": opened.further, "beyond": self.beyond}
-            made |= {"left": {str(s): ranges_of(rows) for s, rows in left.items()}}
+            made |= {"left": designs_to_json(left)}
             points = self.points.added[before:]
             self.journal.append(key, made | {"points": points, "priced": self.priced})
         return opened
@@ -374,7 +377,7 @@ class FrontSearch:
             for model, (one, layers) in enumerate(zip(jobs, times, strict=True)):
                 limit = left.steps_s[few, model] * np.exp(far / weights[model])
                 plans = one.plans(tuple(each.take(few) for each in layers), limit)
-                exact_s[:, model] = [np.inf if plan is None else plan.step_s for plan in plans]
+                exact_s[:, model] = steps_of(plans)
             self.priced += few.size
             figures = self._logs(stacks, place, left.rows[few], exact_s)
             for row in np.flatnonzero(np.isfinite(figures).all(axis=1)).tolist():

@@ -431,6 +431,16 @@ def ranges_of(rows: Indices) -> str:
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
 
 
+def designs_from_json(ranges: Mapping[str, str]) -> Designs:
+    """Designs by stacks of memory, as a journal or a certificate writes them."""
+    return {int(stacks): designs_of(text) for stacks, text in ranges.items()}
+
+
+def designs_to_json(designs: Designs) -> dict[str, str]:
+    """The ranges of rising numbers by stacks of memory."""
+    return {str(stacks): ranges_of(rows) for stacks, rows in designs.items()}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
     """A system with a design and its plans, and what it does and costs."""
@@ -567,7 +577,7 @@ class RoomSearch:
         known = self.journal.find(key)
         if known is not None:
             self._take(known)
-            left = {int(s): designs_of(text) for s, text in known["left"].items()}
+            left = designs_from_json(known["left"])
             return Closing(axis=known["axis"], left=left), tuple(known["least"])
         before = len(self.seen)
         closing, least = work()
@@ -596,10 +606,13 @@ class RoomSearch:
                 plans=tuple(map(plan_from_json, plans)),
                 figures=tuple(figures),
             )
-            self.seen.append(made)
-            if self.best is None or made.value < self.best.value:
-                self.best = made
+            self._note(made)
         self.closed, self.priced = known["closed"], known["priced"]
+
+    def _note(self, made: Found) -> None:
+        self.seen.append(made)
+        if self.best is None or made.value < self.best.value:
+            self.best = made
 
     def _at_first(self, box: Box) -> Designs:
         """All designs, but for those that arithmetic alone rules out once something is known."""
@@ -614,7 +627,7 @@ class RoomSearch:
             self._find_something(box, everything)
             left = self._sift(box, everything)
         else:
-            left = {int(s): designs_of(text) for s, text in known["left"].items()}
+            left = designs_from_json(known["left"])
         for stacks, rows in left.items():
             for model, one in enumerate(self._bounds[stacks]):
                 one.prepare(rows)
@@ -624,7 +637,7 @@ class RoomSearch:
             return everything
         self._find_something(box, left)
         if self.journal is not None and not self.budget.stopped:
-            begun = {str(s): ranges_of(rows) for s, rows in left.items()}
+            begun = designs_to_json(left)
             self.journal.append("begun", {"left": begun} | self._news(0))
         return everything
 
@@ -799,9 +812,7 @@ class RoomSearch:
                 plans=chosen,
                 figures=tuple(float(column[row]) for column in figures),
             )
-            self.seen.append(made)
-            if self.best is None or made.value < self.best.value:
-                self.best = made
+            self._note(made)
         return float(values.min(initial=np.inf))
 
     def _progress(self, waiting: BestFirst[Any]) -> Progress:

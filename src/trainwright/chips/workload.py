@@ -75,11 +75,10 @@ def ends_of_chip(
     others: tuple[codesign_document.SurroundingsRecord, ...],
 ) -> Iterator[codesign_document.EndRecord]:
     """Ends at which a design lies: of its template's ranges, and of what surrounds it."""
-    per_mac = max(1, design.tc_buffer_bytes // (design.width * design.depth))
     values = {
         **{name: getattr(design, name) for name in FIELDS[:4]},
         "glb_mib": design.glb_bytes // MIB,
-        "buffer_bytes_per_mac": per_mac,
+        "buffer_bytes_per_mac": design.buffer_bytes_per_mac,
     }
     for name in FIELDS:
         yield from at_end(name, values[name], getattr(rules, name), f"--set ranges.{name}=[...]")

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import accumulate
 from typing import Final
 
 import numpy as np
@@ -325,7 +324,7 @@ def cost_table(
     static = np.array([p.static_bytes for p in prices])
     trained = np.array([p.trained_weight_bytes for p in prices])
     return CostTable(
-        class_offsets=np.array([0, *accumulate(map(len, rows))]),
+        class_offsets=np.cumsum([0, *map(len, rows)]),
         option_ids=tuple(str(p.recompute) for p in prices),
         tensor_parallel=np.array([p.tensor_parallel for p in prices]),
         recompute=tuple(p.recompute for p in prices),
@@ -336,7 +335,7 @@ def cost_table(
         static_bytes=static,
         opaque_static_bytes=np.zeros(len(prices)),
         gradient_sync_bytes=np.array([p.gradient_sync_bytes for p in prices]),
-        boundary_offsets=np.array([0, *accumulate(map(len, extras))]),
+        boundary_offsets=np.cumsum([0, *map(len, extras)]),
         boundary_bytes=np.array([value for extra in extras for value in extra]),
         provenance=provenance,
         phases=phases,

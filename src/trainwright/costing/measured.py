@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import accumulate, pairwise
+from itertools import pairwise
 
 import numpy as np
 
@@ -331,7 +331,7 @@ def _table(
     static = np.zeros((count, 2, len(StaticKind)))
     static[:, 0, :] = np.outer(parameters, states)
     return CostTable(
-        class_offsets=np.array([0, *accumulate(map(len, classes))]),
+        class_offsets=np.cumsum([0, *map(len, classes)]),
         option_ids=(str(none),) * count,
         tensor_parallel=np.array(degrees * len(classes)),
         recompute=(none,) * count,

@@ -47,7 +47,7 @@ from trainwright.plans.capability_table import Feature
 from trainwright.plans.configuration import NO_OVERHEADS, MemoryOverheads, Overlap
 from trainwright.plans.plan import Parallelism, SpaceRecord, SpanRecord
 from trainwright.plans.prediction import RankRecord, StageMemory, StagePrediction
-from trainwright.plans.status import OPTIMAL_TOLERANCE, Status, relative_gap
+from trainwright.plans.status import OPTIMAL_TOLERANCE, Status, relative_gap, status_at
 from trainwright.profile import Profile, StaticKind
 from trainwright.profile.measured_model import MeasuredModel
 from trainwright.provenance import Origin
@@ -838,7 +838,7 @@ def status_of(outcome: Outcome[Any]) -> Status:
     if not outcome.priced:
         return Status.INFEASIBLE if outcome.exhausted else Status.UNKNOWN
     gap = relative_gap(outcome.priced[0].step.step_time_s, outcome.lower_bound_s)
-    return Status.OPTIMAL if gap <= OPTIMAL_TOLERANCE else Status.GAP
+    return status_at(gap)
 
 
 def how_left_open(call: ModelCall, outcome: Outcome[Any], budget: Budget) -> str | None:

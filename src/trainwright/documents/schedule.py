@@ -36,6 +36,7 @@ from trainwright.plans.status import (
     Objective,
     Status,
     relative_gap,
+    status_at,
 )
 from trainwright.provenance import __version__
 from trainwright.scheduling.bounds import LeastCosts, best_bound, misfit, resource_bound
@@ -412,7 +413,7 @@ def _with_schedule(
     assert bound is not None, "a schedule comes with a bound"
     objective = Objective(case.objective)
     gap = relative_gap(objective.of(timeline), bound.value_s)
-    status = Status.OPTIMAL if gap <= OPTIMAL_TOLERANCE else Status.GAP
+    status = status_at(gap)
     return replace(
         bare,
         status=status if answer.shortfall is None else Status.INFEASIBLE,

@@ -48,7 +48,7 @@ from trainwright.planning.reasons.objectives import (
 )
 from trainwright.plans.configuration import PlanRequest
 from trainwright.plans.plan import FORMAT_VERSION, Parallelism
-from trainwright.plans.status import OPTIMAL_TOLERANCE, Status, relative_gap
+from trainwright.plans.status import OPTIMAL_TOLERANCE, Status, relative_gap, status_at
 from trainwright.profile.measured_model import MeasuredModel
 from trainwright.provenance import RARE
 from trainwright.units import format_bytes, format_percent_up, format_seconds
@@ -387,7 +387,7 @@ def on_more_devices(plan: ModelPlanResult, own: ModelPlanResult) -> ModelPlanRes
         plan = remake_model_plan(replace(plan, request=own.request))
     return replace(
         plan,
-        status=Status.OPTIMAL if gap <= OPTIMAL_TOLERANCE else Status.GAP,
+        status=status_at(gap),
         lower_bound_s=min(bound_s, step_s),
         gap=gap,
         interrupted=own.interrupted,
@@ -501,7 +501,7 @@ def bounded(document: ModelSweepResult, goal: Goal) -> ModelSweepResult:
         within = excess if math.isfinite(excess) else None
     return replace(
         document,
-        status=Status.OPTIMAL if gap <= OPTIMAL_TOLERANCE else Status.GAP,
+        status=status_at(gap),
         objective_value=_figure(goal.objective, value),
         objective_bound=_figure(goal.objective, min(bound, value)),
         gap=gap,

@@ -7,6 +7,7 @@ others beside them, where they can be sorted and copied as bare SI numbers.
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -445,3 +446,9 @@ def _html(each: Line) -> str:
     body = "".join(row("td", (cell.text for cell in cells)) for cells in shown.rows)
     title = escape(each.caption or each.title)
     return f"<table><caption>{title}</caption><thead>{head}</thead><tbody>{body}</tbody></table>"
+
+
+def nice_step(at_least: float) -> float:
+    """The next of 1, 2 and 5 times a power of ten."""
+    power = 10.0 ** math.floor(math.log10(at_least))
+    return next(step * power for step in (1, 2, 5, 10) if step * power >= at_least * (1 - 1e-9))

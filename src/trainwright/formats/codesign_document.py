@@ -70,6 +70,11 @@ class ArchitectureRecord:
     surroundings: SurroundingsRecord
     precision: str = "bf16"
 
+    @property
+    def buffer_bytes_per_mac(self) -> int:
+        """Bytes of a core's buffer for each multiplier of its array."""
+        return max(1, self.tc_buffer_bytes // (self.width * self.depth))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChipPlanRecord:
@@ -689,7 +694,7 @@ def _cluster(made: ArchitectureRecord, *, num_devices: int, watts: float) -> Clu
         width=made.width,
         depth=made.depth,
         glb_bytes=made.glb_bytes,
-        buffer_bytes_per_mac=max(1, made.tc_buffer_bytes // (made.width * made.depth)),
+        buffer_bytes_per_mac=made.buffer_bytes_per_mac,
     )
     around = made.surroundings.surroundings()
     device = template_device(

@@ -178,9 +178,12 @@ def load_config(path: Path) -> ModelDescription:
     Raises `InvalidInput` where it is missing, not JSON, too large, or breaks a rule.
     """
     file = path / "config.json" if path.is_dir() else path
+    return read_config(_document_in(file), name=name_of(file), source=str(file))
+
+
+def _document_in(file: Path) -> object:
     data = read_bytes(file, name="config", most=MAX_CONFIG_BYTES)
-    document = parse_json(data, source=str(file), what="config", finite=False)
-    return read_config(document, name=name_of(file), source=str(file))
+    return parse_json(data, source=str(file), what="config", finite=False)
 
 
 def name_of(file: Path) -> str:
@@ -200,8 +203,7 @@ def config_document(name: str) -> tuple[str, Mapping[str, Any] | None]:
     file = path / "config.json" if path.is_dir() else path
     if not file.is_file():
         return name, None
-    data = read_bytes(file, name="config", most=MAX_CONFIG_BYTES)
-    document = parse_json(data, source=str(file), what="config", finite=False)
+    document = _document_in(file)
     return name_of(file), document if isinstance(document, Mapping) else None
 
 

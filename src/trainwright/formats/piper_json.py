@@ -13,7 +13,7 @@ import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, chain
+from itertools import chain
 from operator import attrgetter
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -49,7 +49,7 @@ from trainwright.profile import (
 from trainwright.profile.profile import LARGEST_COUNT, find_cycles
 
 if TYPE_CHECKING:
-    from trainwright.arrays import Floats, Ints
+    from trainwright.arrays import Floats
 
 
 # The graph of a Piper profile: ids of `nodes`, `edges`, and who neighbours whom
@@ -499,7 +499,7 @@ def _cost_table(
     sync = np.zeros((len(rows), 2))
     sync[:, 0] = _column(row.gradient_bytes for row in rows)
     return CostTable(
-        class_offsets=_offsets(map(len, classes)),
+        class_offsets=np.cumsum([0, *map(len, classes)]),
         option_ids=tuple(row.option_id for row in rows),
         tensor_parallel=np.array([row.tensor_parallel for row in rows], dtype=np.int64),
         recompute=tuple(_recompute(row.option_id) for row in rows),
@@ -510,7 +510,7 @@ def _cost_table(
         static_bytes=np.zeros((len(rows), 2, len(StaticKind))),
         opaque_static_bytes=_column(row.static_bytes for row in rows),
         gradient_sync_bytes=sync,
-        boundary_offsets=_offsets(len(row.boundary_bytes) for row in rows),
+        boundary_offsets=np.cumsum([0, *(len(row.boundary_bytes) for row in rows)]),
         boundary_bytes=_column(value for row in rows for value in row.boundary_bytes),
         provenance=provenance,
     )
@@ -528,8 +528,3 @@ def _recompute(option_id: str) -> Recompute:
 
 def _column(values: Iterable[float]) -> Floats:
     return np.fromiter(values, dtype=np.float64)
-
-
-def _offsets(lengths: Iterable[int]) -> Ints:
-    """Where each of consecutive groups starts, and the end of the last."""
-    return np.fromiter(accumulate(lengths, initial=0), dtype=np.int64)

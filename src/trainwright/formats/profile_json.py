@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
-from itertools import accumulate, chain, pairwise
+from itertools import chain, pairwise
 from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 
@@ -47,7 +47,7 @@ from trainwright.profile import (
 from trainwright.profile.profile import LARGEST_COUNT, find_cycles
 
 if TYPE_CHECKING:
-    from trainwright.arrays import Floats, Ints
+    from trainwright.arrays import Floats
 
 
 # The own profile format, declared: its reader, writer and JSON Schema are made from these types
@@ -489,7 +489,7 @@ def _costs(record: PointRecord) -> CostTable:
         if (group := option.trained_weight_bytes) is not None
     ]
     return CostTable(
-        class_offsets=_offsets(len(entry.options) for entry in record.classes),
+        class_offsets=np.cumsum([0, *(len(entry.options) for entry in record.classes)]),
         option_ids=tuple(option.id for option in options),
         tensor_parallel=np.array([option.tensor_parallel for option in options], dtype=np.int64),
         recompute=tuple(option.recompute for option in options),
@@ -500,7 +500,7 @@ def _costs(record: PointRecord) -> CostTable:
         static_bytes=np.array(static),
         opaque_static_bytes=_column(options, "opaque_static_bytes"),
         gradient_sync_bytes=np.array([(group.dense, group.expert) for group in gradients]),
-        boundary_offsets=_offsets(len(option.boundary_bytes) for option in options),
+        boundary_offsets=np.cumsum([0, *(len(option.boundary_bytes) for option in options)]),
         boundary_bytes=np.fromiter(
             (value for option in options for value in option.boundary_bytes), dtype=np.float64
         ),
@@ -530,10 +530,6 @@ def _phases(records: Sequence[PhasesRecord | None]) -> PhaseTimes:
 
 def _collectives(option: OptionRecord) -> tuple[Collective, ...]:
     return tuple(Collective(**_values(entry)) for entry in option.collectives or ())
-
-
-def _offsets(lengths: Iterable[int]) -> Ints:
-    return np.fromiter(accumulate(lengths, initial=0), dtype=np.int64)
 
 
 def _point_record(profile: Profile) -> PointRecord:

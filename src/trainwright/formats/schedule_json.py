@@ -123,8 +123,7 @@ def format_compute_only(schedule: Schedule) -> str:
     `scheduling.lower` puts a schedule in its terms where that is possible.
     """
     _refuse_what_pytorch_cannot_run(schedule)
-    orders = map(schedule.order, range(schedule.num_ranks))
-    return _write_rows(list(orders), schedule.pairs[schedule.meets_backward].tolist())
+    return _rows_written(schedule)
 
 
 def format_compute_comms(lowered: LoweredSchedule) -> str:
@@ -133,8 +132,12 @@ def format_compute_comms(lowered: LoweredSchedule) -> str:
     Raises UnsupportedFeature as `format_compute_only` does.
     """
     _refuse_what_pytorch_cannot_run(lowered.compute_only())
-    orders = map(lowered.order, range(lowered.num_ranks))
-    return _write_rows(list(orders), lowered.pairs[lowered.meets_backward].tolist())
+    return _rows_written(lowered)
+
+
+def _rows_written(orders: Schedule | LoweredSchedule) -> str:
+    rows = [orders.order(rank) for rank in range(orders.num_ranks)]
+    return _write_rows(rows, orders.pairs[orders.meets_backward].tolist())
 
 
 def _refuse_what_pytorch_cannot_run(schedule: Schedule) -> None:

@@ -165,9 +165,7 @@ def _memory(timeline: Timeline, rank: int, *, unit: str) -> Iterator[Event]:
     """The level of a rank after everything that happens at an instant, where it changes."""
     curve = timeline.memory_curve(rank)
     times = _microseconds(timeline, np.maximum(curve.time_s, timeline.start_s.min()))
-    times = np.maximum.accumulate(times)
-    last_of_instant = np.append(times[1:] > times[:-1], True)
-    times, levels = times[last_of_instant], curve.bytes[last_of_instant]
+    times, levels = curve.by_instant(np.maximum.accumulate(times))
     changed = np.append(True, levels[1:] != levels[:-1])
     for time, level in zip(times[changed].tolist(), levels[changed].tolist(), strict=True):
         counter = {"name": "memory", "ph": "C", "pid": rank, "tid": 0, "ts": time}

@@ -506,8 +506,13 @@ def _failed(job: Job, order: RunOrder, problem: str) -> GradientCheck:
     )
 
 
+def worst_of(reports: Sequence[RankReport]) -> RankReport:
+    """The report of the gradient nearest to its limit."""
+    return max(reports, key=lambda report: report.error / report.limit)
+
+
 def _compared(job: Job, order: RunOrder, reports: Sequence[RankReport]) -> GradientCheck:
-    worst = max(reports, key=lambda report: report.error / report.limit)
+    worst = worst_of(reports)
     loss_error = max(report.loss_error for report in reports if report.loss_error is not None)
     if not math.isfinite(worst.error) or not math.isfinite(loss_error):
         return _failed(job, order, f"{worst.parameter} or the loss is not finite")

@@ -16,7 +16,7 @@ from torch.distributed.pipelining import PipelineStage
 from trainwright.errors import UnsupportedFeature
 from trainwright.lab import autograd_replay
 from trainwright.lab import autograd_replay as tiny
-from trainwright.lab.gloo_check import Job, RankReport, RunFolder, RunOrder, parse_orders
+from trainwright.lab.gloo_check import Job, RankReport, RunFolder, RunOrder, parse_orders, worst_of
 from trainwright.lab.token_replay import compare_curve
 from trainwright.plans.lowered import HEAD_EXCHANGES, LoweredAction, LoweredKind, LoweredSchedule
 
@@ -80,7 +80,7 @@ def run_steps(folder: RunFolder, job: Job, order: RunOrder, process: int) -> Ran
     """The worst of all steps; weights move in between, so that what is stale shows."""
     reports = list(_steps(folder, job, order, process))
     loss_errors = [report.loss_error for report in reports if report.loss_error is not None]
-    worst = max(reports, key=lambda report: report.error / report.limit)
+    worst = worst_of(reports)
     return RankReport(
         error=worst.error,
         limit=worst.limit,
@@ -266,7 +266,7 @@ def run_orders(
         autograd_replay.descend(list(model.modules.values()))
         autograd_replay.descend([torch.nn.ParameterList(part for _, part in model.heads.values())])
         autograd_replay.descend(whole)
-    return max(reports, key=lambda report: report.error / report.limit)
+    return worst_of(reports)
 
 
 def _walk(

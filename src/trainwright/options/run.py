@@ -266,6 +266,10 @@ def as_trained(given: ModelInput, options: Options) -> ModelInput:
     return with_images(_predicting(given, options.get("mtp_layers")), options)
 
 
+def _changed(given: ModelInput, config: TransformerConfig, name: str) -> ModelInput:
+    return replace(given, config=config, embedded=embed("model", name, encode(config)))
+
+
 def _predicting(given: ModelInput, count: int | None) -> ModelInput:
     """With so many of the layers for further tokens that the model's file names."""
     config = config_predicting(given.config, count, name=given.embedded.name)
@@ -273,7 +277,7 @@ def _predicting(given: ModelInput, count: int | None) -> ModelInput:
         return given
 
     name = f"{given.embedded.name}, {count or 'no'} MTP layer{'s' * (count != 1)}"
-    return replace(given, config=config, embedded=embed("model", name, encode(config)))
+    return _changed(given, config, name)
 
 
 def config_predicting(
@@ -306,7 +310,7 @@ def with_images(given: ModelInput, options: Options) -> ModelInput:
     if config.towers[0].name == "sound":
         seen = f"window{'s' if count > 1 else ''} of sound"
     name = f"{given.embedded.name}, {count} {seen}"
-    return replace(given, config=config, embedded=embed("model", name, encode(config)))
+    return _changed(given, config, name)
 
 
 def config_with_images(
@@ -373,7 +377,7 @@ def tuned(given: ModelInput, options: Options) -> ModelInput:
         config = replace(given.config, tuning=tuning)
         layer_graph(config, RunShape(microbatch_size=1, sequence_length=1))  # knows the targets
     name = given.embedded.name + tuning_suffix(options)
-    return replace(given, config=config, embedded=embed("model", name, encode(config)))
+    return _changed(given, config, name)
 
 
 def tuning_asked(options: Options, model: TransformerConfig | None) -> Tuning:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from trainwright.documents.view import nice_step
 from trainwright.plans.status import Status
 from trainwright.units import GIB, format_bytes, format_percent_up
 
@@ -519,9 +520,7 @@ def _range(values: Sequence[float]) -> tuple[float, float]:
 
 def _ticks(low: float, high: float, unit: float, at: Callable[[float], str]) -> list[Tick]:
     """At most a few multiples of 1, 2 or 5 times a power of ten, in `unit`."""
-    least = (high - low) / unit / _MOST_TICKS
-    power = 10.0 ** math.floor(math.log10(least))
-    step = next(s * power for s in (1, 2, 5, 10) if s * power >= least * (1 - 1e-9))
+    step = nice_step((high - low) / unit / _MOST_TICKS)
     first, last = math.ceil(low / unit / step), math.floor(high / unit / step)
     return [
         Tick(at=at(count * step * unit), text=f"{count * step:.6g}")

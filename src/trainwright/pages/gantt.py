@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from trainwright.documents.view import IN_QUANTITY, printable
+from trainwright.documents.view import IN_QUANTITY, nice_step, printable
 from trainwright.errors import InvalidInput
 from trainwright.plans.schedule import Action, ActionKind
 from trainwright.units import TimeUnit, format_bytes
@@ -173,7 +173,7 @@ class TimeAxis:
         """At most `max_ticks` steps of 1, 2 or 5 times a power of ten."""
         span_s = end_s if end_s > 0 else 1.0
         unit, unit_s = fitting_unit(span_s, time_unit)
-        return cls(end_s=span_s, step_s=_nice_step(span_s / max_ticks), unit=unit, unit_s=unit_s)
+        return cls(end_s=span_s, step_s=nice_step(span_s / max_ticks), unit=unit, unit_s=unit_s)
 
     @property
     def ticks_s(self) -> tuple[float, ...]:
@@ -198,11 +198,6 @@ def memory_top(panels: Sequence[GanttPanel]) -> float:
     limits = np.concatenate([panel.timeline.costs.memory.limit_bytes for panel in panels])
     near = limits[limits <= _FARTHEST_LIMIT * peak]
     return 1.06 * max(peak, float(near.max(initial=0.0))) or 1.0
-
-
-def _nice_step(at_least: float) -> float:
-    power = 10.0 ** math.floor(math.log10(at_least))
-    return next(step * power for step in (1, 2, 5, 10) if step * power >= at_least * (1 - 1e-9))
 
 
 # One schedule in a picture: its timeline, its name, its critical path, and what a row of it shows
@@ -319,8 +314,7 @@ class GanttPanel:
         """
         curve = self.timeline.memory_curve(rank)
         times = np.maximum.accumulate(np.maximum(curve.time_s - self.origin_s, 0.0))
-        last = np.append(times[1:] > times[:-1], True)
-        return type(curve)(times[last], curve.bytes[last])
+        return curve.by_instant(times)
 
     def summary(self) -> tuple[str, ...]:
         """What the picture is of, in a few words each."""

@@ -25,8 +25,8 @@ from trainwright.plans.schedule import (
     RankOrders,
     Schedule,
     ScheduleCosts,
-    freeze_arrays,
 )
+from trainwright.profile.profile import freeze_arrays
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -243,6 +243,11 @@ class MemoryCurve(NamedTuple):
 
     time_s: Floats
     bytes: Floats
+
+    def by_instant(self, times: Floats) -> MemoryCurve:
+        """The curve at rising `times` for its own, the last value of each instant."""
+        last = np.append(times[1:] > times[:-1], True)
+        return MemoryCurve(times[last], self.bytes[last])
 
 
 class WaitsFor(StrEnum):

@@ -15,16 +15,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
 from trainwright.errors import Fault, InvalidInput, refuse, too_low
+from trainwright.profile.profile import freeze_arrays, is_finite_and_not_negative
 
 if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
     from numpy.typing import NDArray
 
     from trainwright.arrays import Floats
@@ -44,19 +44,6 @@ def broadcast(value: PerStage, size: int, *, name: str) -> Floats:
     if array.shape != (size,):
         raise InvalidInput.of(name, f"must be 1 value or {size} values, got {array.size}")
     return array.copy()
-
-
-def freeze_arrays(value: DataclassInstance) -> None:
-    """Make every array of a frozen dataclass read-only."""
-    for each in fields(value):
-        array = getattr(value, each.name)
-        if isinstance(array, np.ndarray):
-            array.flags.writeable = False
-
-
-def is_finite_and_not_negative(array: Floats) -> bool:
-    """Whether every entry is finite and >= 0."""
-    return bool((np.isfinite(array) & (array >= 0)).all())
 
 
 # Which rank runs which virtual stage of a pipeline
@@ -293,6 +280,18 @@ class RankOrders:
     def rows_of(self, rank: int) -> slice:
         """The rows of one rank."""
         return slice(int(self.rank_offsets[rank]), int(self.rank_offsets[rank + 1]))
+
+    def place_of(self, row: int) -> str:
+        """Where a row stands, for a message: its rank and its place in that rank's order."""
+        rank = int(np.searchsorted(self.rank_offsets, row, side="right")) - 1
+        return f"orders[{rank}][{row - self.rank_offsets[rank]}]"
+
+    def rows_by_microbatch(self, kinds: tuple[IntEnum, ...]) -> NDArray[np.int64]:
+        """Row of the step of one of `kinds`, by stage and microbatch, [S, m]; -1: there is none."""
+        table = np.full((self.placement.num_stages, self.num_microbatches), -1, np.int64)
+        rows = np.flatnonzero(np.isin(self.actions[:, 0], kinds))
+        table[self.actions[rows, 1], self.actions[rows, 2]] = rows
+        return table
 
 
 # A pipeline schedule: for each rank the order of its actions, without times

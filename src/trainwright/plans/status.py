@@ -31,6 +31,11 @@ class Status(StrEnum):
         return {Status.INFEASIBLE: 3, Status.UNKNOWN: 5}.get(self, 0)
 
 
+def status_at(gap: float) -> Status:
+    """What a gap proves of a plan: the bound is met, or a gap is left."""
+    return Status.OPTIMAL if gap <= OPTIMAL_TOLERANCE else Status.GAP
+
+
 class BoundKind(StrEnum):
     """Whether a bound is proved here or taken from a publication unproved."""
 

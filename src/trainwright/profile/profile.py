@@ -29,6 +29,7 @@ from trainwright.errors import (
 )
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
     from numpy.typing import NDArray
 
     from trainwright.arrays import Floats, Ints
@@ -350,7 +351,7 @@ class PhaseTimes:
     recompute_s: Floats
 
     def __post_init__(self) -> None:
-        _freeze(self)
+        freeze_arrays(self)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, PhaseTimes) and _equal_arrays(self, other)
@@ -396,7 +397,7 @@ class CostTable:
     trained_weight_bytes: Floats | None = None
 
     def __post_init__(self) -> None:
-        _freeze(self)
+        freeze_arrays(self)
         refuse(self._faults())
 
     def _faults(self) -> Iterator[Fault]:
@@ -414,7 +415,7 @@ class CostTable:
             value = getattr(self, name)
             if value is not None and value.shape != shape:
                 yield Fault(name, f"must have shape {shape}, got {value.shape}")
-            elif value is not None and not (np.isfinite(value) & (value >= 0)).all():
+            elif value is not None and not is_finite_and_not_negative(value):
                 yield Fault(name, "must be finite and >= 0")
         if int(self.class_offsets[0]) != 0 or int(self.class_offsets[-1]) != rows:
             yield Fault("class_offsets", f"must run from 0 to {rows}")
@@ -478,11 +479,17 @@ _ROW_FLOATS = (
 )
 
 
-def _freeze(value: CostTable | PhaseTimes) -> None:
+def freeze_arrays(value: DataclassInstance) -> None:
+    """Make every array of a frozen dataclass read-only."""
     for field in fields(value):
         array = getattr(value, field.name)
         if isinstance(array, np.ndarray):
             array.flags.writeable = False
+
+
+def is_finite_and_not_negative(array: Floats) -> bool:
+    """Whether every entry is finite and >= 0."""
+    return bool((np.isfinite(array) & (array >= 0)).all())
 
 
 def _equal_arrays(left: CostTable | PhaseTimes, right: CostTable | PhaseTimes) -> bool:
@@ -616,7 +623,7 @@ class WidthTable:
             array = getattr(self, name)
             if array.shape != (count,):
                 yield Fault(name, f"must have shape ({count},), got {array.shape}")
-            elif not (np.isfinite(array) & (array >= 0)).all():
+            elif not is_finite_and_not_negative(array):
                 yield Fault(name, "must be finite and >= 0")
         if any(not 0 <= edge.source < edge.target < count for edge in self.edges):
             yield Fault("edges", "must lead from earlier to later layers")

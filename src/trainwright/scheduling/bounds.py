@@ -38,9 +38,9 @@ from trainwright.plans.schedule import (
     Schedule,
     ScheduleCosts,
     ScheduleMemory,
-    freeze_arrays,
 )
 from trainwright.plans.status import Bound, BoundName, Objective, Status
+from trainwright.profile.profile import freeze_arrays
 from trainwright.scheduling.orders import one_at_a_time
 from trainwright.scheduling.simulate import native_costs, native_memory, native_orders
 

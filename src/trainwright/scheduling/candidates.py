@@ -20,7 +20,7 @@ from trainwright.plans.schedule import (
     Schedule,
     broadcast,
 )
-from trainwright.plans.status import OPTIMAL_TOLERANCE, Bound, Objective, Status, relative_gap
+from trainwright.plans.status import Bound, Objective, Status, relative_gap, status_at
 from trainwright.scheduling.families import FAMILIES, Family, FamilyRequest
 from trainwright.scheduling.orders import cut_stages, one_at_a_time
 
@@ -150,7 +150,7 @@ class SearchOutcome:
     @property
     def status(self) -> Status:
         """`optimal` where the bound on all that the question allows is met."""
-        return Status.OPTIMAL if self.gap <= OPTIMAL_TOLERANCE else Status.GAP
+        return status_at(self.gap)
 
 
 def activation_steps(num_stages: int) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:

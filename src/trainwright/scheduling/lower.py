@@ -568,12 +568,12 @@ def _owned(lowered: LoweredSchedule) -> Iterator[Fault]:
     owner = np.array(lowered.placement.rank_of_stage)[lowered.actions[:, 1]]
     for row in np.flatnonzero(owner != lowered.rank_of_row).tolist():
         problem = f"{lowered.step(row)} must be on rank {owner[row]}, which owns its stage"
-        yield Fault(_place(lowered, row), problem)
+        yield Fault(lowered.place_of(row), problem)
 
 
 def _paired(lowered: LoweredSchedule) -> Iterator[Fault]:
     for row in lowered.pairs[lowered.actions[lowered.pairs + 1, 0] >= LoweredKind.SEND_F].tolist():
-        yield Fault(_place(lowered, row + 1), "must not stand between the two actions of a pair")
+        yield Fault(lowered.place_of(row + 1), "must not stand between the two actions of a pair")
 
 
 def _once(lowered: LoweredSchedule) -> Iterator[Fault]:
@@ -594,14 +594,14 @@ def _once(lowered: LoweredSchedule) -> Iterator[Fault]:
 def _in_order(lowered: LoweredSchedule) -> Iterator[Fault]:
     """On each rank: made, then sent; received, then used."""
     for direction in _DIRECTIONS:
-        made = _rows_of(lowered, direction.producers)
+        made = lowered.rows_by_microbatch(direction.producers)
         for kind, before in ((direction.send, False), (direction.receive, True)):
-            moved = _rows_of(lowered, (kind,))
+            moved = lowered.rows_by_microbatch((kind,))
             wrong = (moved != _MISSING) & ((moved > made) if before else (moved < made))
             for row, other in zip(moved[wrong].tolist(), made[wrong].tolist(), strict=True):
                 word = "before" if before else "after"
                 problem = f"{lowered.step(row)} must come {word} {lowered.step(other)}"
-                yield Fault(_place(lowered, row), problem)
+                yield Fault(lowered.place_of(row), problem)
 
 
 def _matches(lowered: LoweredSchedule) -> Matches:
@@ -649,7 +649,7 @@ def _same_sequences(lowered: LoweredSchedule, matches: Matches) -> Iterator[Faul
         send, receive = int(matches.send[at]), int(matches.receive[at])
         sender = lowered.rank_of_row[send]
         problem = f"{lowered.step(receive)} gets what rank {sender} sent as {lowered.step(send)}"
-        yield Fault(_place(lowered, receive), f"{problem}; receive in the order of sending")
+        yield Fault(lowered.place_of(receive), f"{problem}; receive in the order of sending")
 
 
 def _exchanged(lowered: LoweredSchedule) -> Iterator[Fault]:
@@ -703,7 +703,7 @@ def _follow(lowered: LoweredSchedule, rows: Rows, beside: Rows) -> Iterator[Faul
         gives = step.kind in HEAD_EXCHANGES
         if row < other if gives else row > other:
             problem = f"must come {'after' if gives else 'before'} {lowered.step(other)}"
-            yield Fault(_place(lowered, row), f"{step} {problem}")
+            yield Fault(lowered.place_of(row), f"{step} {problem}")
 
 
 def _rows_on(
@@ -731,7 +731,7 @@ def _reduced(lowered: LoweredSchedule) -> Iterator[Fault]:
     np.maximum.at(last, stage[grads], rows[grads])
     for row in rows[reduces][rows[reduces] < last[stage[reduces]]].tolist():
         problem = f"{lowered.step(row)} must come after {lowered.step(int(last[stage[row]]))}"
-        yield Fault(_place(lowered, row), problem)
+        yield Fault(lowered.place_of(row), problem)
 
 
 def _gathered(lowered: LoweredSchedule) -> Iterator[Fault]:
@@ -745,7 +745,7 @@ def _gathered(lowered: LoweredSchedule) -> Iterator[Fault]:
         for row in rows[wrong].tolist():
             step = lowered.step(row)
             rule = "between UNSHARD and RESHARD" if step.kind < LoweredKind.SEND_F else "in turn"
-            yield Fault(_place(lowered, row), f"{step} must come {rule}")
+            yield Fault(lowered.place_of(row), f"{step} must come {rule}")
 
 
 def _counts(lowered: LoweredSchedule, kind: LoweredKind) -> Rows:
@@ -753,18 +753,3 @@ def _counts(lowered: LoweredSchedule, kind: LoweredKind) -> Rows:
     found = lowered.actions[lowered.actions[:, 0] == kind]
     flat = found[:, 1].astype(np.int64) * shape[1] + found[:, 2]
     return np.bincount(flat, minlength=shape[0] * shape[1]).reshape(shape)
-
-
-def _rows_of(lowered: LoweredSchedule, kinds: tuple[LoweredKind, ...]) -> Rows:
-    """Row of the step of one of `kinds`, by stage and microbatch; -1 where there is none."""
-    table = np.full(
-        (lowered.placement.num_stages, lowered.num_microbatches), _MISSING, dtype=np.int64
-    )
-    rows = np.flatnonzero(np.isin(lowered.actions[:, 0], kinds))
-    table[lowered.actions[rows, 1], lowered.actions[rows, 2]] = rows
-    return table
-
-
-def _place(lowered: LoweredSchedule, row: int) -> str:
-    rank = int(np.searchsorted(lowered.rank_offsets, row, side="right")) - 1
-    return f"orders[{rank}][{row - lowered.rank_offsets[rank]}]"

@@ -186,6 +186,13 @@ def one_after_another(*orders: Actions) -> Actions:
     return np.concatenate(orders)
 
 
+def alternating(forwards: Actions, backwards: Actions, *, warm_up: int) -> Actions:
+    """`warm_up` forwards, then a forward and a backward in turn, then the backwards left."""
+    steady = len(forwards) - warm_up
+    middle = in_turn(forwards[warm_up:], backwards[:steady])
+    return one_after_another(forwards[:warm_up], middle, backwards[steady:])
+
+
 def by_time(order: Actions, time: NDArray[np.generic]) -> Actions:
     """Rows sorted by a time each; rows of equal time stay as they are."""
     return order[np.argsort(time, kind="stable")]

@@ -60,7 +60,7 @@ def _owned(schedule: Schedule) -> Iterator[Fault]:
     for row in np.flatnonzero(owner != schedule.rank_of_row).tolist():
         action = schedule.action(row)
         yield Fault(
-            _place(schedule, row),
+            schedule.place_of(row),
             f"{action} must run on rank {owner[row]}, which owns stage {action.stage}",
         )
 
@@ -100,17 +100,23 @@ def _head_rule(
     return kind, counts[kind], counts[kind] != wanted[:, None], rule
 
 
-def _ordered(schedule: Schedule) -> Iterator[Fault]:
-    """Law 3; counts are right, so each action has one row."""
+def _row_of_each(schedule: Schedule) -> NDArray[np.int64]:
+    """Row of each action by kind, stage and microbatch, [kinds, S, m]; -1 where there is none."""
     shape = (len(ActionKind), schedule.placement.num_stages, schedule.num_microbatches)
     rows = np.full(shape, -1, np.int64)
     rows[tuple(schedule.actions.T)] = np.arange(schedule.num_actions)
+    return rows
+
+
+def _ordered(schedule: Schedule) -> Iterator[Fault]:
+    """Law 3; counts are right, so each action has one row."""
+    rows = _row_of_each(schedule)
     for before, after in _OWN_NEEDS:
         wrong = (rows[after] >= 0) & (rows[before] > rows[after])
         for stage, microbatch in np.argwhere(wrong):
             early = Action(after, int(stage), int(microbatch))
             problem = f"{early} must come after {early._replace(kind=before)}"
-            yield Fault(_place(schedule, int(rows[after, stage, microbatch])), problem)
+            yield Fault(schedule.place_of(int(rows[after, stage, microbatch])), problem)
     if schedule.num_slices == 1:
         return
     same = np.arange(1, schedule.num_microbatches) % schedule.num_slices > 0
@@ -124,7 +130,7 @@ def _ordered(schedule: Schedule) -> Iterator[Fault]:
         for stage, earlier in np.argwhere(wrong):
             row = min(table[stage, earlier], table[stage, earlier + 1])
             problem = f"{schedule.action(int(row))} comes too early: slices run {direction}"
-            yield Fault(_place(schedule, int(row)), problem)
+            yield Fault(schedule.place_of(int(row)), problem)
 
 
 def _paired(schedule: Schedule) -> Iterator[Fault]:
@@ -133,7 +139,9 @@ def _paired(schedule: Schedule) -> Iterator[Fault]:
         whole = row + 1 < schedule.num_actions and ranks[row] == ranks[row + 1]
         kinds = schedule.actions[row : row + 2, 0].tolist()
         if not whole or kinds[0] != _F or kinds[1] not in (_F, _I, _W, _B):
-            yield Fault(_place(schedule, row), "a pair must be F and then F, I, W or B on one rank")
+            yield Fault(
+                schedule.place_of(row), "a pair must be F and then F, I, W or B on one rank"
+            )
 
 
 def _acyclic(schedule: Schedule) -> Iterator[Fault]:
@@ -147,11 +155,6 @@ def all_paired(schedule: Schedule) -> ScheduleCosts:
     return ScheduleCosts.of(
         schedule.placement, recompute_s=1.0, pair_s=1.0, head_s=1.0, network_s={_F: 0.5}
     )
-
-
-def _place(schedule: Schedule, row: int) -> str:
-    rank = int(np.searchsorted(schedule.rank_offsets, row, side="right")) - 1
-    return f"orders[{rank}][{row - schedule.rank_offsets[rank]}]"
 
 
 # Whether the times of a schedule can be kept, without simulating anything again
@@ -198,13 +201,13 @@ def _durations(timeline: Timeline) -> Iterator[Fault]:
     apart_s = abs(timeline.start_s[together] - timeline.start_s[together + 1])
     for row in together[apart_s > _slack_s(timeline)].tolist():
         problem = f"{schedule.action(row)} and {schedule.action(row + 1)} are a pair"
-        yield Fault(_place_in_time(timeline, row), f"{problem} and must start together")
+        yield Fault(timeline.schedule.place_of(row), f"{problem} and must start together")
     taken_s = timeline.end_s - timeline.start_s
     for row in np.flatnonzero(abs(taken_s - wanted_s) > _slack_s(timeline)).tolist():
         problem = (
             f"{schedule.action(row)} takes {taken_s[row]:.9g} s, costs say {wanted_s[row]:.9g} s"
         )
-        yield Fault(_place_in_time(timeline, row), problem)
+        yield Fault(timeline.schedule.place_of(row), problem)
 
 
 def _one_at_a_time(timeline: Timeline) -> Iterator[Fault]:
@@ -223,7 +226,7 @@ def _one_at_a_time(timeline: Timeline) -> Iterator[Fault]:
     for one, row in zip(before[early].tolist(), after[early].tolist(), strict=True):
         previous, action = schedule.action(one), schedule.action(row)
         problem = f"{action} starts at {timeline.start_s[row]:.9g} s, before {previous} ends"
-        yield Fault(_place_in_time(timeline, row), f"{problem} at {ends_s[one]:.9g} s")
+        yield Fault(timeline.schedule.place_of(row), f"{problem} at {ends_s[one]:.9g} s")
 
 
 def _inputs(timeline: Timeline) -> Iterator[Fault]:
@@ -242,23 +245,21 @@ def _inputs(timeline: Timeline) -> Iterator[Fault]:
         for row, when_s in zip(rows[early].tolist(), there_s[early].tolist(), strict=True):
             problem = f"{schedule.action(row)} starts at {timeline.start_s[row]:.9g} s"
             yield Fault(
-                _place_in_time(timeline, row), f"{problem}, its input arrives at {when_s:.9g} s"
+                timeline.schedule.place_of(row), f"{problem}, its input arrives at {when_s:.9g} s"
             )
 
 
 def _own_needs(timeline: Timeline) -> Iterator[Fault]:
     """Law 3, what the same stage has to have done."""
     schedule = timeline.schedule
-    shape = (len(ActionKind), schedule.placement.num_stages, schedule.num_microbatches)
-    row_of = np.full(shape, -1, np.int64)
-    row_of[tuple(schedule.actions.T)] = np.arange(schedule.num_actions)
+    row_of = _row_of_each(schedule)
     for before, after in _OWN_NEEDS:
         both = (row_of[before] >= 0) & (row_of[after] >= 0)
         first, second = row_of[before][both], row_of[after][both]
         early = timeline.start_s[second] < timeline.end_s[first] - _slack_s(timeline)
         for one, other in zip(first[early].tolist(), second[early].tolist(), strict=True):
             problem = f"{schedule.action(other)} starts before {schedule.action(one)} ends"
-            yield Fault(_place_in_time(timeline, other), problem)
+            yield Fault(timeline.schedule.place_of(other), problem)
 
 
 def _arrivals(timeline: Timeline) -> Iterator[Fault]:
@@ -280,7 +281,7 @@ def _arrivals(timeline: Timeline) -> Iterator[Fault]:
         early = there_s < timeline.end_s[rows] + crossing_s - _slack_s(timeline)
         for row in rows[early].tolist():
             problem = f"what {schedule.action(row)} makes arrives sooner than it can be sent"
-            yield Fault(_place_in_time(timeline, row), problem)
+            yield Fault(timeline.schedule.place_of(row), problem)
 
 
 def _barriers(timeline: Timeline) -> Iterator[Fault]:
@@ -303,7 +304,7 @@ def _barriers(timeline: Timeline) -> Iterator[Fault]:
         there_s = done_s[microbatch[rows]] + timeline.costs.barrier_s
         for row in rows[timeline.start_s[rows] < there_s - _slack_s(timeline)].tolist():
             problem = f"{schedule.action(row)} starts before its barrier"
-            yield Fault(_place_in_time(timeline, row), problem)
+            yield Fault(timeline.schedule.place_of(row), problem)
 
 
 def _memory(timeline: Timeline) -> Iterator[Fault]:
@@ -336,12 +337,6 @@ def _peak_over_time(timeline: Timeline, rank: int) -> float:
     order = np.lexsort((np.concatenate([position, position + 1]), times))
     held = np.cumsum(change[order])
     return float(memory.static_bytes[rank] + held.max(initial=0.0))
-
-
-def _place_in_time(timeline: Timeline, row: int) -> str:
-    schedule = timeline.schedule
-    rank = int(np.searchsorted(schedule.rank_offsets, row, side="right")) - 1
-    return f"orders[{rank}][{row - schedule.rank_offsets[rank]}]"
 
 
 # Why orders cannot run: the cycle of waits
@@ -577,8 +572,8 @@ class _Tracer:
         self.timeline = timeline
         self.schedule = schedule
         self.owner: tuple[int, ...] = schedule.placement.rank_of_stage
-        self.forward_row = _row_by_microbatch(schedule, (_F,))
-        self.backward_row = _row_by_microbatch(schedule, (_I, _B))
+        self.forward_row = schedule.rows_by_microbatch((_F,))
+        self.backward_row = schedule.rows_by_microbatch((_I, _B))
         overlapped, _ = timeline.costs.overlapped_pairs(schedule)
         self.pair_starts = frozenset(overlapped.tolist())
         self.row_of = {} if schedule.is_plain else _rows_by_action(schedule)
@@ -703,11 +698,3 @@ class _Tracer:
 
 def _rows_by_action(schedule: Schedule) -> dict[tuple[int, int, int], int]:
     return {tuple(action): row for row, action in enumerate(schedule.actions.tolist())}
-
-
-def _row_by_microbatch(schedule: Schedule, kinds: tuple[ActionKind, ...]) -> NDArray[np.int64]:
-    """Row of the action of one of `kinds`, by stage and microbatch, shape [S, m]."""
-    table = np.full((schedule.placement.num_stages, schedule.num_microbatches), -1, np.int64)
-    rows = np.flatnonzero(np.isin(schedule.actions[:, 0], kinds))
-    table[schedule.actions[rows, 1], schedule.actions[rows, 2]] = rows
-    return table

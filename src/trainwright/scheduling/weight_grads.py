@@ -103,6 +103,10 @@ class _Asked(NamedTuple):
         enough_s = _enough_s(placement, costs, num_microbatches, objective)
         return cls(placement, costs, num_microbatches, objective, held, enough_s)
 
+    def value_s(self, schedule: Schedule | None) -> float:
+        """The objective of a schedule; infinite where there is none."""
+        return math.inf if schedule is None else self.objective.of(simulate(schedule, self.costs))
+
 
 def best_of(
     orders: Sequence[Order],
@@ -128,7 +132,7 @@ def best_of(
     def best(some: Sequence[Order]) -> tuple[float, Schedule | None]:
         is_large = 3 * costs.num_stages * num_microbatches > _SMALL
         found = _best_of_large(some, asked) if is_large else _best_of_small(some, asked)
-        return math.inf if found is None else objective.of(simulate(found, costs)), found
+        return asked.value_s(found), found
 
     found_s, found = best(orders)
     if further is None or found is None or found_s <= _NEAR * asked.enough_s:
@@ -136,7 +140,7 @@ def best_of(
     others = further(found_s)
     for order in others.whole:
         whole = _of_whole(order, asked)
-        whole_s = math.inf if whole is None else objective.of(simulate(whole, costs))
+        whole_s = asked.value_s(whole)
         if whole_s < _SHORTER * found_s:
             found_s, found = whole_s, whole
     other_s, other = best(others.orders)
@@ -194,14 +198,14 @@ def _best_of_large(orders: Sequence[Order], asked: _Asked) -> Schedule | None:
     """The best of two: ends made for few microbatches, and the best of fewer, made for all."""
     costs, objective = asked.costs, asked.objective
     longer = _lengthened(orders, asked)
-    longer_s = math.inf if longer is None else objective.of(simulate(longer, costs))
+    longer_s = asked.value_s(longer)
     if longer_s <= _NEAR * asked.enough_s:
         return longer
     whole = _best_of_whole(orders, asked)
     if whole is None:
         return longer
     whole = _justified(whole, costs, objective, asked.held)
-    return longer if longer_s < objective.of(simulate(whole, costs)) else whole
+    return longer if longer_s < asked.value_s(whole) else whole
 
 
 def _lengthened(orders: Sequence[Order], asked: _Asked) -> Schedule | None:

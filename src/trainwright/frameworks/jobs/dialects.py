@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from trainwright.frameworks.jobs.settings import spaced
 from trainwright.frameworks.megatron import SHARDING, format_layout
 from trainwright.model import NO_OFFLOAD
 from trainwright.model.operator import modules_by_block, usual_modules
@@ -85,7 +86,7 @@ def plain(value: Any) -> str:
     """A value as YAML and TOML agree on it, texts without quotes."""
     if isinstance(value, bool):
         return "true" if value else "false"
-    return " ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+    return spaced(value)
 
 
 def changed_words(

@@ -31,7 +31,7 @@ from trainwright.frameworks.jobs.hugging_face import (
 )
 from trainwright.frameworks.jobs.megatron import is_dump
 from trainwright.frameworks.jobs.script import flags_of, is_script, read_launch
-from trainwright.frameworks.jobs.settings import parse_settings
+from trainwright.frameworks.jobs.settings import parse_settings, spaced
 from trainwright.frameworks.jobs.torchtitan import logged_tables
 from trainwright.model.operator import usual_modules
 from trainwright.plans.configuration import Configuration
@@ -363,11 +363,7 @@ def _set_flag(text: str, key: str, value: Any, tries: _Tries) -> str:
 def _same(found: Any, value: Any) -> bool:
     if value is None or value is True or found is True or found is None:
         return found is value or (value is None and found is None)
-    return _shown(found) == plain(value)
-
-
-def _shown(found: Any) -> str:
-    return " ".join(map(str, found)) if isinstance(found, (list, tuple)) else str(found)
+    return spaced(found) == plain(value)
 
 
 def _shell_words(value: Any) -> str:

@@ -371,8 +371,13 @@ def _is_off(value: Any) -> bool:
     return value is None or value is False or value in ("", "None", "False", "null", [], {}, ())
 
 
+def spaced(value: Any) -> str:
+    """A value as text, the items of a list with spaces between."""
+    return " ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+
+
 def _short(value: Any) -> str:
-    text = " ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+    text = spaced(value)
     return text if len(text) <= 60 else text[:60] + "…"
 
 

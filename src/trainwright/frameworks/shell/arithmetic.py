@@ -45,6 +45,12 @@ def wrapped(number: int) -> int:
     return (number + 2**63) % 2**64 - 2**63
 
 
+def divided(left: int, right: int, sign: str) -> int:
+    """The quotient (`/`), cut towards zero, or what it leaves (`%`)."""
+    quotient = abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
+    return wrapped(quotient if sign == "/" else left - quotient * right)
+
+
 def calculate(text: str, names: Names) -> Number:
     """The value of an expression; raises `BadArithmetic`."""
     if text.isascii() and (plain := text.strip()).isdigit() and plain[:1] != "0":
@@ -236,8 +242,7 @@ def _binary(sign: str, left: Number, right: Number) -> Number:
     if sign in ("/", "%"):
         if right == 0:
             raise BadArithmetic
-        quotient = abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
-        return wrapped(quotient if sign == "/" else left - quotient * right)
+        return divided(left, right, sign)
     if sign == "**":
         if right < 0:
             raise BadArithmetic

@@ -375,7 +375,7 @@ def _source(shell: session.Session, words: Words, line: int) -> None:
 
 def _eval(shell: session.Session, words: Words, line: int) -> None:
     text = " ".join(_texts(words))
-    if values.is_hard(text) and len(text.strip()) == 1:
+    if values.is_one_hole(text):
         # A program decides what is carried out here: `eval "$(conda shell.bash hook)"`.
         shell.expander.not_read = True
         shell.state.status, shell.state.why = None, text.strip()
@@ -436,7 +436,7 @@ def _read(shell: session.Session, words: Words, line: int) -> None:
     found = None
     if stream is not None:
         found = stream.rest() if separator != "\n" else stream.line()
-    if stream is None or (found is not None and values.is_hard(found) and len(found.strip()) == 1):
+    if stream is None or (found is not None and values.is_one_hole(found)):
         cause = found.strip() if found else shell.holes.character(
             values.Unknown(kind="program", name="read", line=line)
         )  # fmt: skip
@@ -824,7 +824,7 @@ def _inner(
         text = texts[inner.script][inner.skipped :]
         if arguments:
             name, arguments = arguments[0], arguments[1:]
-    if values.only_soft(text) or (values.is_hard(text) and len(text.strip()) == 1):
+    if values.only_soft(text) or values.is_one_hole(text):
         return False
     kept, within, count = shell.state, shell.within, len(shell.commands)
     variables = {**kept.exported(), **environment} if inner.has_environment else {}

@@ -399,7 +399,7 @@ class Session(ABC):
             if values.has_holes(name):
                 raise NotRead("its name is known only when the script runs")
             text = self.files.text(name)
-            if values.is_hard(text) and len(text.strip()) == 1:
+            if values.is_one_hole(text):
                 raise NotRead("it is written by a program")
         except NotRead as reason:
             self.not_sourced.append(NotSourced(line, self.holes.shown(name), str(reason)))

@@ -13,7 +13,7 @@ from fractions import Fraction
 from typing import Final
 
 from trainwright.frameworks.shell import patterns
-from trainwright.frameworks.shell.arithmetic import wrapped
+from trainwright.frameworks.shell.arithmetic import divided, wrapped
 from trainwright.frameworks.shell.values import Budget
 from trainwright.frameworks.shell.words import unescaped
 
@@ -340,8 +340,7 @@ def _expr_binary(left: str, sign: str, right: str) -> str:
         raise ValueError
     first, second = int(left), int(right)
     if sign in ("/", "%"):
-        quotient = abs(first) // abs(second) * (1 if (first < 0) == (second < 0) else -1)
-        return str(wrapped(quotient if sign == "/" else first - quotient * second))
+        return str(divided(first, second, sign))
     return str(wrapped({"+": first + second, "-": first - second, "*": first * second}[sign]))
 
 

@@ -222,6 +222,11 @@ def is_hard(text: str) -> bool:
     return not text.isascii() and _HARD.search(text) is not None
 
 
+def is_one_hole(text: str) -> bool:
+    """Whether a text is, but for white space, one part that a test cannot take for empty."""
+    return is_hard(text) and len(text.strip()) == 1
+
+
 def only_soft(text: str) -> bool:
     """Whether a text is one or more unset variables and nothing else."""
     return bool(text) and not text.isascii() and not without_soft(text)

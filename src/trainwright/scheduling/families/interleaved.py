@@ -20,7 +20,7 @@ from trainwright.errors import Fault
 from trainwright.plans.schedule import ActionKind, Placement, Schedule
 from trainwright.scheduling.block import SOURCE, BuildingBlock, repeat
 from trainwright.scheduling.families.family import Family, FamilyRequest, Searched, Steady, looped
-from trainwright.scheduling.orders import actions, in_turn, one_after_another, trim
+from trainwright.scheduling.orders import actions, alternating, trim
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -56,14 +56,7 @@ def _grouped_order(request: FamilyRequest, groups: Sequence[NDArray[np.int64]]) 
         forwards = actions(ActionKind.F, chunk * p + rank, microbatch)
         backwards = actions(ActionKind.B, (v - 1 - chunk) * p + rank, microbatch)
         warmup = min(m * v, 2 * (p - 1 - rank) + (v - 1) * largest)
-        steady = m * v - warmup
-        orders.append(
-            one_after_another(
-                forwards[:warmup],
-                in_turn(forwards[warmup:], backwards[:steady]),
-                backwards[steady:],
-            )
-        )
+        orders.append(alternating(forwards, backwards, warm_up=warmup))
     return Schedule.of_ranks(orders, placement=looped(request), num_microbatches=m)
 
 

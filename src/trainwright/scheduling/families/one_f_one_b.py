@@ -13,7 +13,7 @@ import numpy as np
 
 from trainwright.plans.schedule import ActionKind, Schedule
 from trainwright.scheduling.families import family
-from trainwright.scheduling.orders import actions, in_turn, one_after_another
+from trainwright.scheduling.orders import actions, alternating, one_after_another
 
 if TYPE_CHECKING:
     from trainwright.plans.schedule import Actions
@@ -41,10 +41,7 @@ def _alternate(request: family.FamilyRequest, *, warmup_per_rank_after: int) -> 
 def _rank_order(rank: int, num_microbatches: int, *, warmup: int) -> Actions:
     forwards = actions(ActionKind.F, rank, np.arange(num_microbatches))
     backwards = actions(ActionKind.B, rank, np.arange(num_microbatches))
-    steady = num_microbatches - warmup
-    return one_after_another(
-        forwards[:warmup], in_turn(forwards[warmup:], backwards[:steady]), backwards[steady:]
-    )
+    return alternating(forwards, backwards, warm_up=warmup)
 
 
 ONE_F_ONE_B = family.Family(

@@ -17,7 +17,7 @@ import numpy as np
 
 from trainwright.plans.schedule import ActionKind, Schedule
 from trainwright.scheduling.families.family import Family, FamilyRequest, Searched, one_chunk
-from trainwright.scheduling.orders import actions, in_turn, one_after_another
+from trainwright.scheduling.orders import actions, alternating
 
 if TYPE_CHECKING:
     from trainwright.plans.schedule import Actions, Placement
@@ -41,13 +41,7 @@ def order_of_slices(
         forward = _stream(ActionKind.F, stages, range(slices), request.num_microbatches, slices)
         back = range(slices - 1, -1, -1)
         backward = _stream(ActionKind.B, stages[::-1], back, request.num_microbatches, slices)
-        waits = min(first, len(forward))
-        steady = len(forward) - waits
-        orders.append(
-            one_after_another(
-                forward[:waits], in_turn(forward[waits:], backward[:steady]), backward[steady:]
-            )
-        )
+        orders.append(alternating(forward, backward, warm_up=min(first, len(forward))))
     return Schedule.of_ranks(
         orders,
         placement=placement,

@@ -9,7 +9,7 @@ within the same limit (`block.timed_block`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -96,6 +96,17 @@ def _best(
         partial(rewritten_order, block, warm_up=None, cool_down=most - 1),
         partial(repeated_order, block),
     ]
+    return _least(orders, request, family, placement, costs)
+
+
+def _least(
+    orders: Sequence[Order],
+    request: FamilyRequest,
+    family: Family,
+    placement: Placement,
+    costs: ScheduleCosts,
+) -> Schedule | None:
+    """The best of the orders, and of orders made for these times where they are known."""
     return best_of(
         orders,
         placement,
@@ -310,15 +321,7 @@ def adaptive_order(request: FamilyRequest) -> Schedule | None:
     costs = limited_costs(request, placement, max_activations=asked)
     fitting = int(activations_that_fit(costs.memory, placement).min())
     for orders in (_dense_orders(request, fitting), _sparse_orders(p, fitting)):
-        best = best_of(
-            orders,
-            placement,
-            costs,
-            num_microbatches=request.num_microbatches,
-            objective=request.objective,
-            held=least_held_of(ADAPTIVE_V, request),
-            further=None if request.in_slots else timed_orders(request, costs, placement),
-        )
+        best = _least(orders, request, ADAPTIVE_V, placement, costs)
         if best is not None:
             return best
     return least_of(request, placement)
