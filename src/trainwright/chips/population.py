@@ -474,13 +474,9 @@ def feasible_stop(values: Iterable[float]) -> int:
             continue
         counted += 1
         last = [*last, value][-WINDOW:]
-        if counted >= WINDOW and _never_grows(last):
+        if counted >= WINDOW and all((b <= a for a, b in pairwise(last))):
             break
     return visited
-
-
-def _never_grows(values: list[float]) -> bool:
-    return all(b <= a for a, b in pairwise(values))
 
 
 def buckets_of(space: DesignSpace) -> list[Indices]:

@@ -402,7 +402,7 @@ def chain_of(graph: LayerGraph, recompute: tuple[Recompute, ...]) -> Chain:
     """Everything about a layer graph that a chip's design leaves alone."""
     precision = graph.run.precision
     repeats = np.array([layer.kind in RECOMPUTABLE for layer in graph.classes])
-    kept = np.array([_activations(graph, mode) for mode in recompute])
+    kept = np.array([[_kept(graph, layer, mode) for layer in graph.classes] for mode in recompute])
     pending = np.array([_until_weight_grad(graph, layer) for layer in graph.classes])
     again = np.array([[mode is Recompute.FULL] for mode in recompute]) & repeats
     states = np.array([static_bytes(layer, precision) for layer in graph.classes])
@@ -424,11 +424,6 @@ def chain_of(graph: LayerGraph, recompute: tuple[Recompute, ...]) -> Chain:
         update_bytes=trained * moved,
         update_lane_cycles=trained * moved / UPDATE_BYTES_PER_LANE_CYCLE,
     )
-
-
-def _activations(graph: LayerGraph, mode: Recompute) -> list[tuple[float, float]]:
-    """Bytes kept per microbatch and needed for a moment, class by class."""
-    return [_kept(graph, layer, mode) for layer in graph.classes]
 
 
 def _until_weight_grad(graph: LayerGraph, layer: LayerClass) -> float:

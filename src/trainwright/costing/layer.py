@@ -409,10 +409,6 @@ _SUMS: Final = 4  # bytes of what is summed in float32
 _STREAMED: Final = 0.85
 
 
-def _streamed_s(moved_bytes: float, device: Accelerator) -> float:
-    return moved_bytes / (_STREAMED * device.memory_bandwidth_bytes_per_s)
-
-
 def ring_merging_bytes(c: int, a: float, k: float) -> tuple[float, float]:
     """What PyTorch's ring attention moves beside its kernels, forward and backward.
 
@@ -469,7 +465,7 @@ def _merged_rings(layer: LayerClass, run: RunShape, platform: Platform) -> _Ring
     queries = core.forward.written_bytes / size
     moved = ring_merging_bytes(pieces, size, block_bytes / core.forward.written_bytes)
     merging_s = {
-        phase: _streamed_s(queries * each, device)
+        phase: queries * each / (_STREAMED * device.memory_bandwidth_bytes_per_s)
         for phase, each in zip((Phase.FORWARD, Phase.INPUT_GRAD), moved, strict=True)
     }
     sums = Exchange(

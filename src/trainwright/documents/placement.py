@@ -8,7 +8,12 @@ from typing import Final
 
 from trainwright.documents import view
 from trainwright.documents.printing import counted, ranges
-from trainwright.documents.profile_plan import check_stage, reason_lines, was_cut_short
+from trainwright.documents.profile_plan import (
+    check_stage,
+    proved_words,
+    reason_lines,
+    was_cut_short,
+)
 from trainwright.errors import Fault, InvalidInput, one_of
 from trainwright.execution import Budget
 from trainwright.formats.phaze_json import read_phaze
@@ -28,7 +33,7 @@ from trainwright.plans.plan import FORMAT_VERSION, FlatRequest, SpaceRecord
 from trainwright.plans.status import Binding, BoundKind, Relaxation, Status, relative_gap
 from trainwright.profile.profile import PlacementCase
 from trainwright.provenance import __version__
-from trainwright.units import format_percent_up, format_seconds
+from trainwright.units import format_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -326,13 +331,7 @@ def _headline(document: PlacementResult) -> Iterator[str]:
 
 def placement_verdict(document: PlacementResult) -> str:
     """What is proved of the placement, or of there being none."""
-    if document.status is Status.OPTIMAL:
-        return "optimal, proved"
-    if document.status is Status.GAP:
-        return f"gap <= {format_percent_up(document.gap or 0.0)}"
-    if document.status is Status.INFEASIBLE:
-        return "infeasible, proved: no placement fits"
-    return "unknown: the limit was reached before a placement or a proof was found"
+    return proved_words(document.status, document.gap, "placement")
 
 
 def stage_table(document: PlacementResult) -> view.Table:

@@ -700,17 +700,22 @@ def _used(document: PlanResult) -> str:
     return f"{document.devices_used} of {setting.num_devices} devices"
 
 
+def proved_words(status: Status, gap: float | None, what: str) -> str:
+    """What is proved of a plan or placement, or of there being none."""
+    if status is Status.GAP:
+        return f"gap <= {format_percent_up(gap or 0.0)}"
+    return {
+        Status.OPTIMAL: "optimal, proved",
+        Status.INFEASIBLE: f"infeasible, proved: no {what} fits",
+        Status.UNKNOWN: f"unknown: the limit was reached before a {what} or a proof was found",
+    }[status]
+
+
 def plan_verdict(document: PlanResult) -> str:
     """What is proved of the plan, or of there being none."""
     if document.request.space.planner == "equal":
         return "the best equal split" if document.stages else "no equal split fits; others may"
-    if document.status is Status.OPTIMAL:
-        return "optimal, proved"
-    if document.status is Status.GAP:
-        return f"gap <= {format_percent_up(document.gap or 0.0)}"
-    if document.status is Status.INFEASIBLE:
-        return "infeasible, proved: no plan fits"
-    return "unknown: the limit was reached before a plan or a proof was found"
+    return proved_words(document.status, document.gap, "plan")
 
 
 def stage_table(stages: tuple[StageRecord, ...], limit_bytes: float | None) -> view.Table:

@@ -59,18 +59,22 @@ class StatedJob:
     software: str | None = None
 
 
+def _small_text(path: Path, largest: int, *, errors: str = "strict") -> str:
+    """The text of a file; nothing of one that is large, no text or cannot be read."""
+    try:
+        is_small = path.is_file() and path.stat().st_size <= largest
+        return path.read_text(errors=errors) if is_small else ""
+    except (OSError, ValueError):
+        return ""
+
+
 def job_format(path: str | Path) -> str | None:
     """The format of a file of a framework's job, told by its content; None where it is none.
 
     Raises `InvalidInput` naming the line of a file that ends in .yaml and is not YAML.
     """
     where = Path(path)
-    try:
-        is_small = where.is_file() and where.stat().st_size <= _LARGEST
-        text = where.read_text() if is_small else ""
-    except (OSError, ValueError):
-        return None
-    text = untraced(_as_started(text))
+    text = untraced(_as_started(_small_text(where, _LARGEST)))
     if not text or (where.suffix == ".json" and not any(key in text for key in _OF_JOBS)):
         return None
     found = format_of(text, where.name, where.parent)
@@ -88,13 +92,7 @@ def failure_of(path: str | Path) -> OutOfMemory | None:
     """What a log says of an allocation that failed; None of any other file, readable or not."""
     from trainwright.frameworks.training_logs import read_out_of_memory
 
-    where = Path(path)
-    try:
-        is_small = where.is_file() and where.stat().st_size <= _LARGEST_LOG
-        text = where.read_text(errors="replace") if is_small else ""
-    except OSError:
-        return None
-    return read_out_of_memory(text)
+    return read_out_of_memory(_small_text(Path(path), _LARGEST_LOG, errors="replace"))
 
 
 def snapshot_of(path: str | Path) -> MemorySnapshot | None:

@@ -218,7 +218,7 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, query: Any, key: Any, value: Any) -> Any:
-        out = _grouped_scores(query, key) @ _repeated(value, query)
+        out = query @ _repeated(key, query).transpose(-2, -1) @ _repeated(value, query)
         statistic = query.new_empty(query.shape[:-1], dtype=torch.float32)
         ctx.save_for_backward(query, key, value, out, statistic)
         return out
@@ -233,10 +233,6 @@ class _Attention(torch.autograd.Function):
         _ = scores @ every_key
         _ = scores.transpose(-2, -1) @ query
         return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
-
-
-def _grouped_scores(query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-    return query @ _repeated(key, query).transpose(-2, -1)
 
 
 def _repeated(heads: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
@@ -345,14 +341,10 @@ def _units_in(module: torch.nn.Module, *, prefix: str) -> Iterator[Unit]:
     listed = _is_list(module)
     for name, child in module.named_children():
         path = f"{prefix}{name}"
-        if not listed and _holds_list(child):
+        if not listed and any(_is_list(inner) for inner in child.modules()):
             yield from _units_in(child, prefix=f"{path}.")
         elif any(True for _ in child.parameters()):
             yield Unit(name=path, module=child, repeated=listed)
-
-
-def _holds_list(module: torch.nn.Module) -> bool:
-    return any(_is_list(inner) for inner in module.modules())
 
 
 def _is_list(module: torch.nn.Module) -> bool:

@@ -532,7 +532,7 @@ def _frozen_layer(
     tuned = replace(
         layer,
         operators=tuple(operators),
-        exchanges=tuple(x for x in layer.exchanges if _is_needed(x, layer, operators, reached)),
+        exchanges=tuple(x for x in layer.exchanges if _is_needed(x, operators, reached)),
         transient_bytes=layer.transient_bytes if reached else 0.0,
     )
     return (tuned if tuned != layer else layer), (reached or before)
@@ -606,7 +606,7 @@ def _is_kept(tensor: SavedTensor, operator: Operator, trains: bool, reached: boo
     return False
 
 
-def _is_needed(exchange: Exchange, layer: LayerClass, tuned: list[Operator], reached: bool) -> bool:
+def _is_needed(exchange: Exchange, tuned: list[Operator], reached: bool) -> bool:
     """Forward collectives all are; those of gradients where there are gradients."""
     if exchange.phase is Phase.FORWARD:
         return True

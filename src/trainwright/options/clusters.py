@@ -431,12 +431,13 @@ def resolve_cluster(
     `memory_bytes` replaces what the driver shows of a device, of which a fraction is usable.
     """
     found, own_devices, _ = opened(cluster)
-    refuse_several_pools(found, "cluster", alternative="give one pool; plan takes several")
-    if memory_bytes is not None:
-        found = found.with_memory(memory_bytes)
-    if nodes is not None:
-        _refuse_too_many("nodes", nodes)
-        found = found.with_nodes(nodes)
+    if len(found.pools) > 1:
+        kinds = ", ".join(pool.accelerator.name for pool in found.pools)
+        raise UnsupportedFeature(
+            f"cluster: {found.name} has several pools, of {kinds}",
+            alternative="give one pool; plan takes several",
+        )
+    found = _sized(found, nodes, memory_bytes)
     if devices is None:
         return found, own_devices if nodes is None else found.num_devices
     _refuse_too_many("devices", devices)
@@ -467,25 +468,20 @@ def resolve_pools(
     found = given.cluster
     if len(found.pools) == 1:
         return resolve_cluster(given, nodes=nodes, devices=devices, memory_bytes=memory_bytes)
-    if memory_bytes is not None:
-        found = found.with_memory(memory_bytes)
-    if nodes is not None:
-        _refuse_too_many("nodes", nodes)
-        found = found.with_nodes(nodes)
+    found = _sized(found, nodes, memory_bytes)
     if devices not in (None, found.num_devices):
         _refuse_too_many("devices", devices)
         found = found.with_devices(devices)
     return found, found.num_devices
 
 
-def refuse_several_pools(cluster: Cluster, option: str, *, alternative: str) -> None:
-    """Raise `UnsupportedFeature` naming an option that speaks of one kind of device."""
-    if len(cluster.pools) > 1:
-        kinds = ", ".join(pool.accelerator.name for pool in cluster.pools)
-        raise UnsupportedFeature(
-            f"{option}: {cluster.name} has several pools, of {kinds}",
-            alternative=alternative,
-        )
+def _sized(cluster: Cluster, nodes: int | None, memory_bytes: float | None) -> Cluster:
+    if memory_bytes is not None:
+        cluster = cluster.with_memory(memory_bytes)
+    if nodes is None:
+        return cluster
+    _refuse_too_many("nodes", nodes)
+    return cluster.with_nodes(nodes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -163,30 +163,30 @@ def _share(given: Any, name: str) -> Any:
     return value / 100 if given.endswith("%") else value
 
 
+def _pairs(
+    given: Any, name: str, form: str, is_key: Callable[[str], bool] = lambda key: True
+) -> Iterator[tuple[str, str]]:
+    """What stands before and after the `=` of each text."""
+    for text in (given,) if isinstance(given, str) else given:
+        key, equals, value = text.partition("=")
+        if not (equals and is_key(key)):
+            raise InvalidInput.of(name, f'must be {form}, got "{text}"')
+        yield key, value
+
+
 def _shares(given: Any, name: str) -> Mapping[str, float]:
     """Of KIND=SHARE, repeated, or as a mapping."""
     if isinstance(given, Mapping):
         return given
-    found = {}
-    for text in (given,) if isinstance(given, str) else given:
-        kind, equals, share = text.partition("=")
-        if not equals:
-            raise InvalidInput.of(name, f'must be KIND=SHARE, got "{text}"')
-        found[kind.strip()] = _any_number(share, name)
-    return found
+    pairs = _pairs(given, name, "KIND=SHARE")
+    return {kind.strip(): _any_number(share, name) for kind, share in pairs}
 
 
 def _variables(given: Any, name: str) -> Mapping[str, str]:
     """Of NAME=VALUE, repeated, or as a mapping."""
     if isinstance(given, Mapping):
         return given
-    found = {}
-    for text in given:
-        key, equals, value = text.partition("=")
-        if not (equals and key.isidentifier()):
-            raise InvalidInput.of(name, f'must be NAME=VALUE, got "{text}"')
-        found[key] = value
-    return found
+    return dict(_pairs(given, name, "NAME=VALUE", str.isidentifier))
 
 
 def _figures(given: Any, name: str) -> Mapping[str, Any]:
@@ -219,10 +219,7 @@ def _sweeps(given: Any, name: str) -> Mapping[str, tuple[Any, ...]]:
     if isinstance(given, Mapping):
         asked |= given
     else:
-        for text in (given,) if isinstance(given, str) else given:
-            option, equals, values = text.partition("=")
-            if not equals:
-                raise InvalidInput.of(name, f'must be OPTION=VALUE,VALUE, got "{text}"')
+        for option, values in _pairs(given, name, "OPTION=VALUE,VALUE"):
             asked[option.strip().removeprefix("--").replace("-", "_")] = texts(values, name)
     for option, values in asked.items():
         if isinstance(values, str) or not isinstance(values, Iterable):
@@ -324,11 +321,17 @@ def _one_or_several(given: Any, name: str) -> Any:
     return (given,) if isinstance(given, str) else given
 
 
+def _listed(given: Any) -> Iterable[Any]:
+    """What stands between the commas of a text; a lone number is a list of one."""
+    if isinstance(given, int | float):
+        return [given]
+    parts: Iterable[Any] = given.split(",") if isinstance(given, str) else given
+    return parts
+
+
 def _blocks(given: Any, name: str) -> Any:
     """Counts of which an empty one is a fault, too."""
-    parts = given.split(",") if isinstance(given, str) else given
-    if isinstance(parts, int | float):
-        parts = [parts]
+    parts = _listed(given)
     return [read_count(part, name, least=0) for part in parts]
 
 
@@ -377,9 +380,7 @@ def _loads(given: Any, name: str) -> tuple[float, ...]:
 
     if isinstance(given, str) and given in BALANCES:
         return (BALANCES[given],)
-    parts = given.split(",") if isinstance(given, str) else given
-    if isinstance(parts, int | float):
-        parts = [parts]
+    parts = _listed(given)
     try:
         return tuple(float(part) for part in parts)
     except (TypeError, ValueError):

@@ -378,7 +378,6 @@ def time_against_memory(
     """Step time (x, seconds) against peak memory (y, bytes); the winner comes first in `points`."""
     made = lay_out(
         points,
-        x_unit=1.0,
         y_unit=GIB,
         y_limit=limit_bytes,
         title="Step time against peak memory",
@@ -394,7 +393,6 @@ def time_against_memory(
 def lay_out(
     points: Sequence[Point],
     *,
-    x_unit: float,
     y_unit: float,
     y_limit: float | None = None,
     title: str,
@@ -427,7 +425,7 @@ def lay_out(
             for point in points
         ),
         front=_steps(best, x_at, y_at),
-        x_ticks=tuple(_ticks(x_low, x_high, x_unit, x_at)),
+        x_ticks=tuple(_ticks(x_low, x_high, 1.0, x_at)),
         y_ticks=tuple(_ticks(y_low, y_high, y_unit, y_at)),
         limit_at=y_at(y_limit) if is_near and y_limit is not None else None,
     )

@@ -93,7 +93,6 @@ def front_scatter(document: codesign_document.CodesignResult) -> Scatter:
     known = best is not None and any(point.is_winner for point in points)
     made = lay_out(
         points,
-        x_unit=1.0,
         y_unit=1e6,
         title="Throughput against area",
         x_title="area, mm²",
@@ -416,7 +415,6 @@ def _room_scatter(document: codesign_document.RoomResult) -> Scatter:
     ]
     made = lay_out(
         points,
-        x_unit=1.0,
         y_unit=1.0,
         title="Cost against time of a token",
         x_title="time of a token, µs",

@@ -391,7 +391,7 @@ def _simulated(shape: PipelineShape, times: PipelineTimes) -> tuple[NDArray[np.i
     if shape.is_timeless and is_fixed and family_named(shape.family).is_plain:
         fixed = _fixed(shape)
         if fixed is not None:
-            return fixed[0], _fixed_ends_s(fixed[1], times)
+            return fixed[0], fixed[1].ends_s(_durations(times), times.transfer_s, times.transfer_s)
     if shape.is_timeless:
         offsets, orders = _native(shape)
     else:
@@ -421,10 +421,6 @@ def _fixed(shape: PipelineShape) -> tuple[NDArray[np.int64], _core.FixedOrder] |
     """Orders of a few MB at most, ready for many times; None for longer ones."""
     offsets, orders = _native(shape)
     return (offsets, _core.FixedOrder(orders)) if int(offsets[-1]) <= _MOST_FIXED else None
-
-
-def _fixed_ends_s(order: _core.FixedOrder, times: PipelineTimes) -> Floats:
-    return order.ends_s(_durations(times), times.transfer_s, times.transfer_s)
 
 
 def slices_of(family: str, num_ranks: int) -> int:

@@ -480,12 +480,10 @@ def _read_recipe(text: str, beside: settings.Beside) -> settings.StatedRun:
     functions = {each.name: each for each in tree.body if isinstance(each, ast.FunctionDef)}
     public = [name for name in functions if not name.startswith("_")]
     made = [name for name in public if _begins_with(functions[name])] if len(public) > 1 else public
-    name = beside.function or (made[0] if len(made) == 1 else None)
     if not public:
         raise InvalidInput.of("megatron-bridge", "defines no recipe: give the file that does")
-    if name is None or name not in functions:
-        got = "" if name is None else f', got "{name}"'
-        raise InvalidInput.of("function", f"must be one of {', '.join(public)}{got}")
+    only = made[0] if len(made) == 1 else None
+    name = settings.chosen_function(functions, beside.function or only)
     if (whole := _assigned(functions[name])) is not None:
         return _read_overrides(whole, beside)
     values: Values = {}

@@ -33,6 +33,7 @@ from trainwright.frameworks.jobs.megatron import is_dump
 from trainwright.frameworks.jobs.script import flags_of, is_script, read_launch
 from trainwright.frameworks.jobs.settings import parse_settings, spaced
 from trainwright.frameworks.jobs.torchtitan import logged_tables
+from trainwright.frameworks.shell.words import line_end
 from trainwright.model.operator import usual_modules
 from trainwright.plans.configuration import Configuration
 from trainwright.profile import Recompute
@@ -418,8 +419,7 @@ def _occurrences(
 
 def _cut(text: str, start: int, end: int) -> str:
     """The text without a piece, and without its line where nothing else stands there."""
-    line, after = text.rfind("\n", 0, start) + 1, text.find("\n", end)
-    after = len(text) if after < 0 else after
+    line, after = text.rfind("\n", 0, start) + 1, line_end(text, end)
     if not text[line:start].strip() and text[end:after].strip() in ("", "\\"):
         return text[:line] + text[after + 1 :]
     while end < len(text) and text[end] == " " and (start == 0 or text[start - 1] in " \t\"'("):
@@ -474,8 +474,7 @@ def _with_flag(
     anchors: Iterable[str] = (*(a for a in _ANCHORS if a in before), *before)
     for anchor in dict.fromkeys(anchors):
         for start, _, end in _occurrences(text, anchor, takes_value=before[anchor] is not True):
-            line, after = text.rfind("\n", 0, start) + 1, text.find("\n", end)
-            after = len(text) if after < 0 else after
+            line, after = text.rfind("\n", 0, start) + 1, line_end(text, end)
             rest = text[end:after]
             if text[line:start].strip() or rest.strip() not in ("", "\\"):
                 yield f"{text[:end]} {flag}{text[end:]}"

@@ -319,6 +319,14 @@ _VERL_UNMODELLED: Final = (
 )
 
 
+def _runs_again(model: settings.Settings, notes: list[str], *, usual: bool) -> bool:
+    """Whether activations are computed again; a note says where that is the default."""
+    again = model.switch("enable_gradient_checkpointing", default=usual)
+    if "enable_gradient_checkpointing" not in model:
+        notes.append(f"enable_gradient_checkpointing: priced as {str(again).lower()}, the default")
+    return again
+
+
 def read_verl(text: str, beside: settings.Beside = settings.NOTHING) -> settings.StatedRun:
     """What the actor of a script for verl trains, or of a file of its settings.
 
@@ -357,9 +365,7 @@ def read_verl(text: str, beside: settings.Beside = settings.NOTHING) -> settings
     config = " ".join(word.shown() for word in launch.words if "config-name" in word.shown())
     is_megatron = strategy == "megatron" or "megatron" in config or "megatron" in actor
     degrees = engine_degrees(megatron, heads=actor.count("ulysses_sequence_parallel_size") or 1)
-    again = model.switch("enable_gradient_checkpointing", default=shared is None)
-    if "enable_gradient_checkpointing" not in model:
-        notes.append(f"enable_gradient_checkpointing: priced as {str(again).lower()}, the default")
+    again = _runs_again(model, notes, usual=shared is None)
     recompute = "full" if again else "none"
     override = megatron.table("override_transformer_config")
     if override.text("recompute_granularity") == "full":
@@ -449,9 +455,7 @@ def _supervised(found: settings.Settings, launch: script.Launch) -> settings.Sta
         replicas = max(1, (devices or _EACH) // heads)
         size = max(1, shared // replicas)
         notes.append(f"micro_batch_size {shared}: {size} of it for each of {replicas}")
-    again = model.switch("enable_gradient_checkpointing", default=shared is None)
-    if "enable_gradient_checkpointing" not in model:
-        notes.append(f"enable_gradient_checkpointing: priced as {str(again).lower()}, the default")
+    again = _runs_again(model, notes, usual=shared is None)
     fsdp = model.table("fsdp_config")
     offload = _verl_offload(engine, engine)
     if fsdp.switch("cpu_offload") or fsdp.switch("offload_params"):

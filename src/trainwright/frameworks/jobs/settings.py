@@ -371,6 +371,16 @@ def _is_off(value: Any) -> bool:
     return value is None or value is False or value in ("", "None", "False", "null", [], {}, ())
 
 
+def chosen_function(functions: Iterable[str], name: str | None) -> str:
+    """The function of a file that is named, or the only public one; refused otherwise."""
+    public = [each for each in functions if not each.startswith("_")]
+    name = name or (public[0] if len(public) == 1 else None)
+    if name is None or name not in functions:
+        got = "" if name is None else f', got "{name}"'
+        raise InvalidInput.of("function", f"must be one of {', '.join(public)}{got}")
+    return name
+
+
 def spaced(value: Any) -> str:
     """A value as text, the items of a list with spaces between."""
     return " ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)

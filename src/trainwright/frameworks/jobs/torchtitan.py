@@ -13,6 +13,7 @@ import math
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, Final
 
 from trainwright.errors import InvalidInput, one_of
@@ -604,13 +605,7 @@ class _Module:
 
     def job(self, name: str | None) -> dict[str, Any]:
         """The tables of a function; raises `InvalidInput` listing all where none is named."""
-        public = [each for each in self._functions if not each.startswith("_")]
-        if name is None and len(public) == 1:
-            name = public[0]
-        if name is None or name not in self._functions:
-            got = "" if name is None else f', got "{name}"'
-            raise InvalidInput.of("function", f"must be one of {', '.join(public)}{got}")
-        made = self._call(name, 0)
+        made = self._call(settings.chosen_function(self._functions, name), 0)
         if not isinstance(made, dict):
             raise InvalidInput.of("function", f"{name} returns no configuration that is known here")
         return made
@@ -743,14 +738,20 @@ def read_stages(text: str, beside: settings.Beside = settings.NOTHING) -> settin
     return run
 
 
-def _stages(found: settings.Settings) -> Iterator[list[tuple[int, str]]]:
-    """The blocks of each stage, with what of them is recomputed."""
+def _layers_of(found: settings.Settings) -> Iterator[list[dict[str, Any]]]:
+    """The tables of the layers of each stage."""
     listed = found.value("stages")
     for stage in listed if isinstance(listed, list) else ():
         layers = stage.get("layers") if isinstance(stage, dict) else None
+        yield [e for e in layers if isinstance(e, dict)] if isinstance(layers, list) else []
+
+
+def _stages(found: settings.Settings) -> Iterator[list[tuple[int, str]]]:
+    """The blocks of each stage, with what of them is recomputed."""
+    for layers in _layers_of(found):
         blocks = []
-        for layer in layers if isinstance(layers, list) else ():
-            if not isinstance(layer, dict) or layer.get("kind") != "block":
+        for layer in layers:
+            if layer.get("kind") != "block":
                 continue
             block, mode = layer.get("block"), layer.get("recompute")
             if type(block) is not int or mode not in _PARTS:
@@ -762,12 +763,9 @@ def _stages(found: settings.Settings) -> Iterator[list[tuple[int, str]]]:
 
 def _modes_beside(found: settings.Settings) -> Iterator[object]:
     """What is recomputed of layers that blocks of the text pass on to, or take from."""
-    listed = found.value("stages")
-    for stage in listed if isinstance(listed, list) else ():
-        layers = stage.get("layers") if isinstance(stage, dict) else None
-        for layer in layers if isinstance(layers, list) else ():
-            if isinstance(layer, dict) and layer.get("kind") in BESIDE_BLOCKS:
-                yield layer.get("recompute")
+    for layer in chain.from_iterable(_layers_of(found)):
+        if layer.get("kind") in BESIDE_BLOCKS:
+            yield layer.get("recompute")
 
 
 def _mode(modes: list[list[str]], *, beside: Collection[object]) -> str | None:

@@ -715,11 +715,7 @@ def _tool(shell: session.Session, name: str, texts: list[str], line: int) -> boo
     shell.budget.step(line, 1 + len(read) // 256)
     holes = "".join((*arguments, read))
     if values.has_holes(holes):
-        if (
-            name in _KEEP_HOLES
-            and not values.is_hard("".join(arguments))
-            and not _lone_hole(shell, read)
-        ):
+        if name in _KEEP_HOLES and not values.is_hard("".join(arguments)) and not _lone_hole(read):
             found = TOOLS[name]([values.without_soft(a) for a in arguments], read)
             if found is not None:
                 shell.print(found[0])
@@ -745,7 +741,7 @@ def _tool(shell: session.Session, name: str, texts: list[str], line: int) -> boo
     return True
 
 
-def _lone_hole(shell: session.Session, text: str) -> bool:
+def _lone_hole(text: str) -> bool:
     """Whether a text has a line that is only a hole: it may stand for many lines."""
     return any(values.is_hard(line) and len(line) == 1 for line in text.split("\n"))
 

@@ -14,7 +14,7 @@ from trainwright.frameworks.shell import patterns
 from trainwright.frameworks.shell.arithmetic import BadArithmetic
 from trainwright.frameworks.shell.expand import Expander
 from trainwright.frameworks.shell.values import Array, Unknown, has_holes, is_hard, without_soft
-from trainwright.frameworks.shell.words import after_command, after_word
+from trainwright.frameworks.shell.words import after_command, after_word, line_end
 
 Verdict = bool | None
 
@@ -373,8 +373,7 @@ def _items(source: str) -> list[str]:
             found.append("!")
             at += 1
         elif letter == "#":
-            end = source.find("\n", at)
-            at = len(source) if end < 0 else end
+            at = line_end(source, at)
         else:
             end = after_word(source, at)
             found.append(source[at:end])

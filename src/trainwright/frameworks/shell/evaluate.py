@@ -67,22 +67,15 @@ class Shell(Session):
         text = source.strip()
         if text.startswith("<") and not text.startswith("<("):
             text = "cat " + text
-        kept, count = self.state, len(self.commands)
-        self.state = kept.fork()
+        count, used = len(self.commands), self.expander.used
         sink, self.sink = self.sink, []
-        used = self.expander.used
         try:
-            self.nested(text, line)
-        except Leave as leave:
-            self.state.status = leave.status
+            self._apart(lambda: self.nested(text, line))
         finally:
             printed = "".join(self.sink or ())
             self.sink = sink
-            files, status, why = self.state.files, self.state.status, self.state.why
-            self.state = kept
             self.expander.used = used
             del self.commands[count:]
-        kept.files, kept.status, kept.why = files, status, why
         return self.budget.text(line, printed.rstrip("\n"))
 
     # Statements

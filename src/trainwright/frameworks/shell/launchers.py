@@ -345,10 +345,15 @@ def _base(word: str) -> str:
     return word.rpartition("/")[2]
 
 
+def _is_module_option(word: str) -> bool:
+    """Whether Python takes the next word for a module: `-m`, also behind other letters."""
+    return word == "-m" or re.fullmatch(r"-[uOBEsSvIq]+m", word) is not None
+
+
 def _module_of(words: Sequence[str], at: int) -> int | None:
     """The index of the module that `python … -m module` starts."""
     while at < len(words) and words[at].startswith("-"):
-        if words[at] == "-m" or re.fullmatch(r"-[uOBEsSvIq]+m", words[at]):
+        if _is_module_option(words[at]):
             return at + 1 if at + 1 < len(words) else None
         at += 2 if words[at] in ("-W", "-X") else 1
     return None
@@ -601,7 +606,7 @@ def _python(words: Sequence[str], at: int) -> int | None:
     """The index of the script or module that Python starts; None for `-c` and for nothing."""
     k = at + 1
     while k < len(words) and words[k].startswith("-") and len(words[k]) > 1:
-        if words[k] == "-m" or re.fullmatch(r"-[uOBEsSvIq]+m", words[k]):
+        if _is_module_option(words[k]):
             return k + 1 if k + 1 < len(words) else None
         if words[k] in ("-c", "-V", "--version") or re.fullmatch(r"-[uOBEsSvIq]+c", words[k]):
             return None

@@ -102,15 +102,22 @@ def _after_single(text: str, at: int) -> int:
     return len(text) if end < 0 else end + 1
 
 
-def _after_ansi(text: str, at: int) -> int:
+def _after_escaped(text: str, at: int, closing: str) -> int:
+    """The index after a letter that closes, of `$'…'` or `` `…` ``; a backslash hides one."""
     while at < len(text):
         if text[at] == "\\":
             at += 2
-        elif text[at] == "'":
+        elif text[at] == closing:
             return at + 1
         else:
             at += 1
     return len(text)
+
+
+def line_end(text: str, at: int) -> int:
+    """The index of the end of the line in which an index lies."""
+    end = text.find("\n", at)
+    return len(text) if end < 0 else end
 
 
 def _after_double(text: str, at: int) -> int:
@@ -118,23 +125,7 @@ def _after_double(text: str, at: int) -> int:
         letter, at = found[0], found.start()
         if letter == '"':
             return at + 1
-        if letter == "\\":
-            at += 2
-        elif letter == "`":
-            at = _after_backtick(text, at + 1)
-        else:
-            at = after_dollar(text, at, quoted=True)
-    return len(text)
-
-
-def _after_backtick(text: str, at: int) -> int:
-    while at < len(text):
-        if text[at] == "\\":
-            at += 2
-        elif text[at] == "`":
-            return at + 1
-        else:
-            at += 1
+        at = after_dollar(text, at, quoted=True) if letter == "$" else _after_piece(text, at)
     return len(text)
 
 
@@ -152,7 +143,7 @@ def after_dollar(text: str, at: int, *, quoted: bool = False) -> int:
         end = text.find("]", at)
         return len(text) if end < 0 else end + 1
     if following == "'" and not quoted:
-        return _after_ansi(text, at + 2)
+        return _after_escaped(text, at + 2, "'")
     if following == '"' and not quoted:
         return _after_double(text, at + 2)
     if found := _NAME.match(text, at + 1):
@@ -166,22 +157,14 @@ def _after_braces(text: str, at: int) -> int:
         letter, at = found[0], found.start()
         if letter == "}":
             return at + 1
-        if letter == "\\":
-            at += 2
-        elif letter == '"':
-            at = _after_double(text, at + 1)
-        elif letter == "'":
+        if letter == "'":
             # Inside double quotes a lone apostrophe is text: take it for a quote if it closes.
             end = text.find("'", at + 1, at + _NEAR)
             close = text.find("}", at + 1, at + _NEAR)
             is_quote = end >= 0 and (close < 0 or end < close or text.find("'", close, end + 1) > 0)
             at = end + 1 if is_quote else at + 1
-        elif letter == "`":
-            at = _after_backtick(text, at + 1)
-        elif letter == "$":
-            at = after_dollar(text, at)
         else:
-            at += 1
+            at = _after_piece(text, at)
     return len(text)
 
 
@@ -205,20 +188,8 @@ def _after_parentheses(text: str, at: int) -> int:
 
 def _is_arithmetic(raw: str) -> bool:
     """Whether `$((…))` closes with the two parentheses that open it; else it is a command."""
-    depth, at = 0, 3
-    while found := _IN_ARITHMETIC.search(raw, at):
-        letter, at = found[0], found.start()
-        if letter == ")":
-            if depth == 0:
-                return raw.startswith("))", at) and at + 2 == len(raw)
-            depth -= 1
-            at += 1
-        elif letter == "(":
-            depth += 1
-            at += 1
-        else:
-            at = _after_piece(raw, at)
-    return False
+    after = _after_parentheses(raw, 3)
+    return after == len(raw) - 1 and raw.startswith("))", after - 1)
 
 
 def after_command(text: str, at: int) -> int:
@@ -236,22 +207,9 @@ def after_command(text: str, at: int) -> int:
         elif letter == "(":
             depth += 1
             at += 1
-        elif letter == "\\":
-            at += 2
-        elif letter == "'":
-            at = _after_single(text, at + 1)
-        elif letter == '"':
-            at = _after_double(text, at + 1)
-        elif letter == "`":
-            at = _after_backtick(text, at + 1)
-        elif letter == "$":
-            at = after_dollar(text, at)
         elif letter == "#":
-            if at == 0 or text[at - 1] in " \t\n;(":
-                end = text.find("\n", at)
-                at = len(text) if end < 0 else end
-            else:
-                at += 1
+            is_comment = at == 0 or text[at - 1] in " \t\n;("
+            at = line_end(text, at) if is_comment else at + 1
         elif letter == "\n":
             at += 1
             for delimiter, dashed in waiting:
@@ -264,19 +222,17 @@ def after_command(text: str, at: int) -> int:
                 at = here.end()
             else:
                 at += 3 if text.startswith("<<<", at) else 1
-        else:
-            if letter == "case":
-                cases += 1
-            elif cases:
-                cases -= 1
+        elif letter in ("case", "esac"):
+            cases = cases + 1 if letter == "case" else max(0, cases - 1)
             at = found.end()
+        else:
+            at = _after_piece(text, at)
     return len(text)
 
 
 def _after_heredoc(text: str, at: int, delimiter: str, dashed: bool) -> int:
     while at < len(text):
-        end = text.find("\n", at)
-        end = len(text) if end < 0 else end
+        end = line_end(text, at)
         line = text[at:end]
         if (line.lstrip("\t") if dashed else line) == delimiter:
             return end
@@ -294,7 +250,7 @@ def _after_piece(text: str, at: int) -> int:
     if letter == '"':
         return _after_double(text, at + 1)
     if letter == "`":
-        return _after_backtick(text, at + 1)
+        return _after_escaped(text, at + 1, "`")
     if letter == "$":
         return after_dollar(text, at)
     return at + 1
@@ -314,8 +270,7 @@ def tokens(text: str, line: int) -> list[Word | Redirect]:
         if at >= len(text):
             return found
         if text[at] == "#":
-            end = text.find("\n", at)
-            at = len(text) if end < 0 else end
+            at = line_end(text, at)
             continue
         line, counted = line + text.count("\n", counted, at), at
         redirect = _REDIRECT.match(text, at) if waiting is None else None
@@ -408,7 +363,7 @@ def _pieces(raw: str, *, in_double: bool, is_document: bool = False) -> Iterator
             at = end
         elif letter == "$" and not quoted and raw.startswith("$'", at):
             yield from flush()
-            end = _after_ansi(raw, at + 2)
+            end = _after_escaped(raw, at + 2, "'")
             yield Literal(_ansi(raw[at + 2 : end - 1]), True)
             at = end
         elif letter == "$" and not quoted and raw.startswith('$"', at):
@@ -435,7 +390,7 @@ def _pieces(raw: str, *, in_double: bool, is_document: bool = False) -> Iterator
 def _end_of_expansion(raw: str, at: int, quoted: bool) -> int:
     letter = raw[at]
     if letter == "`":
-        return _after_backtick(raw, at + 1)
+        return _after_escaped(raw, at + 1, "`")
     if letter in "<>":
         return after_command(raw, at + 2)
     return after_dollar(raw, at, quoted=quoted)

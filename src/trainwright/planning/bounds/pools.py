@@ -589,6 +589,12 @@ _HAIR: Final = 1 + 1e-9
 _HALVINGS: Final = 50  # of an interval of seconds, to its rounding
 
 
+def _group_sizes(point: Point, replicas: Ints) -> Ints:
+    """Devices that share the state of dense layers, and of experts, by replicas in all, [N, 2]."""
+    sizes = (replicas * point.context, replicas * point.devices // point.expert_devices)
+    return np.maximum(1, np.stack(sizes, axis=-1))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MixedWork:
     """All layers at one point in each of G pools, in their order.
@@ -688,9 +694,7 @@ class MixedWork:
 
     def held_bytes(self, point: Point, replicas: Ints, zero_stage: int) -> Floats:
         """State of all layers for so many replicas in all."""
-        sizes = (replicas * point.context, replicas * point.devices // point.expert_devices)
-        groups = np.maximum(1, np.stack(sizes, axis=-1))
-        static = self.works[0].static_bytes
+        static, groups = self.works[0].static_bytes, _group_sizes(point, replicas)
         held: Floats = zero.state_bytes(np.array(zero_stage), groups, static).sum(axis=-1)
         return held
 
@@ -707,9 +711,8 @@ class MixedWork:
         The rank with most to update has no less than the mean, and no faster device than any.
         """
         devices = [self.cluster.pools[pool].accelerator for pool in self.pools]
-        sizes = (replicas * point.context, replicas * point.devices // point.expert_devices)
-        groups = np.maximum(1, np.stack(sizes, axis=-1))
         static, trained = self.works[0].static_bytes, self.works[0].trained_bytes
+        groups = _group_sizes(point, replicas)
         touched = zero.touched_bytes(np.array(zero_stage), groups, static, trained) / p
         distinct, index = np.unique(touched, return_inverse=True)
         found = np.array(

@@ -157,14 +157,9 @@ def _of_schedule(question: ModelQuestion, needed_bytes: float) -> Binding:
         f"{DEFAULT_SCHEDULE} fits into {format_bytes(needed_bytes)} per device; no plan searched "
         f"for {named} fits into what there is"
     )
-    if _deepest(question) < 2:
+    if min(question.num_devices, question.allowed.pipeline.most or question.num_devices) < 2:
         description = f"{named}: a pipeline of at least 2 ranks is needed, and 1 is the most here"
     return Binding(kind=_SCHEDULE, layers=(), missing_bytes=0.0, description=description)
-
-
-def _deepest(question: ModelQuestion) -> int:
-    """The most ranks that a pipeline may have."""
-    return min(question.num_devices, question.allowed.pipeline.most or question.num_devices)
 
 
 def _layouts(question: ModelQuestion, budget: Budget, limit: _Limit) -> Iterator[_Layout]:
