@@ -148,9 +148,7 @@ def test_a_floor_plan_has_the_largest_area_first():
 
 
 def test_what_is_better_the_more_there_is_goes_up():
-    drawn = lay_out(
-        [point(1, -10.0), point(2, -30.0)], x_unit=1, y_unit=1, title="", x_title="", y_title=""
-    )
+    drawn = lay_out([point(1, -10.0), point(2, -30.0)], y_unit=1, title="", x_title="", y_title="")
     drawn = upside_down(drawn)
     low, high = drawn.marks
     assert length(high.y) < length(low.y)
