@@ -167,7 +167,7 @@ def test_groups_side_by_side_are_priced_as_the_one_that_lies_worst(
     ranks: int, stride: int, expected: list[tuple[str, int]]
 ) -> None:
     levels = (level(8, "inner"), level(4, "outer"))
-    hops = group_hops(levels, ranks=ranks, stride=stride, tiled=True)
+    hops = group_hops(levels, ranks=ranks, stride=stride, tiles=None)
     assert [(hop.level.name, hop.ranks) for hop in hops] == expected
 
 
@@ -180,7 +180,7 @@ def test_no_group_side_by_side_lies_worse_than_said(sizes: list[int], data: st.D
     span = ranks * stride
     if span > devices:
         return
-    hops = group_hops(levels, ranks=ranks, stride=stride, tiled=True)
+    hops = group_hops(levels, ranks=ranks, stride=stride, tiles=None)
     places = {hop.level.name: hop.ranks for hop in hops}
     for start in range(0, devices - span + 1, span):
         members = [start + lane + stride * k for lane in range(stride) for k in range(ranks)]

@@ -199,6 +199,7 @@ def test_pairs_that_a_search_leaves_are_those_whose_degrees_a_framework_runs(
         virtual_stages=np.array([1]),
         inside=np.array([False]),
         copies=np.array([copies]),
+        like=np.array([pipeline]),
     )
     found = degrees_of(target)
     alone = Demands(has_experts=True, precision="bf16")

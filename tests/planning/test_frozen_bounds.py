@@ -55,6 +55,7 @@ def coarse_bound_s(one) -> float:
         virtual_stages=np.array([1]),
         inside=np.array([False]),
         copies=np.array([1]),
+        like=np.array([degrees.pipeline]),
     )
     schedule = Schedule(family="1f1b", virtual_stages=Span.only(1))
     coarse = CoarseBounds(one.cluster)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from dataclasses import replace
 
+import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from exhaustive import (
@@ -21,7 +24,7 @@ from exhaustive import two_nodes_of_two as pairs
 from trainwright.execution import Budget
 from trainwright.formats import catalog
 from trainwright.planning.question.layouts import (
-    exchanges_no_nearer,
+    Layouts,
     layouts_of,
     schedules_of,
     with_mappings,
@@ -33,7 +36,7 @@ from trainwright.planning.search.search import plan_model
 from trainwright.plans.configuration import Configuration
 from trainwright.plans.plan import AXIS_ORDERS, DATA_INSIDE, PIPELINE_INSIDE, Parallelism
 from trainwright.step.predict import price_configuration
-from trainwright.step.stages import RankSpacing, group_replicas
+from trainwright.step.stages import RankSpacing, group_replicas, replica_hops
 
 ONE, TWO = Span.only(1), Span.only(2)
 # Little state and long sequences: what a pipeline sends counts beside what replicas exchange.
@@ -228,13 +231,39 @@ def test_the_pipeline_is_put_inside_where_that_brings_ranks_nearer(size):
             assert (pipeline, data) in chosen
 
 
-def test_of_three_levels_nothing_is_claimed_about_exchanges_farther_apart():
-    """Six replicas of eight devices take 2 x 4 places side by side, 3 x 2 with ranks between."""
-    (pool,) = catalog.cluster("dgx-h100").pools
-    inner, outer = pool.levels
-    rack = replace(outer, size=4)
-    assert exchanges_no_nearer((inner, outer))
-    assert not exchanges_no_nearer((inner, rack, replace(outer, size=3)))
-    assert not exchanges_no_nearer(
-        (inner, replace(outer, bandwidth_bytes_per_s=inner.bandwidth_bytes_per_s))
+@given(
+    sizes=st.lists(st.integers(2, 8), min_size=2, max_size=3),
+    shape=st.tuples(st.integers(1, 3), st.integers(2, 9), st.integers(2, 16)),
+)
+def test_where_the_pipeline_is_not_tried_inside_replicas_lie_no_nearer_there(sizes, shape):
+    inner, _ = catalog.cluster("dgx-h100").levels
+    levels = tuple(replace(inner, size=n) for n in sizes)
+    size, p, d = shape
+    assume(size * p * d <= math.prod(sizes))
+    one = np.array([1])
+    pair = Layouts(
+        pipeline=p * one,
+        data=d * one,
+        num_microbatches=one,
+        virtual_stages=one,
+        inside=one > 1,
+        copies=one,
+        like=one,
     )
+    point = Point(microbatch_size=1, tensor=size)
+    if with_mappings(pair, AXIS_ORDERS, point, levels).size == 1:
+        for unit in np.cumprod(sizes)[:-1].tolist():
+            if unit % size == 0:
+                beside = [[(r * d + k) * size // unit for k in range(d)] for r in range(p)]
+                apart = [[(k * p + r) * size // unit for k in range(d)] for r in range(p)]
+                least = [min(min(Counter(g).values()) for g in own) for own in (beside, apart)]
+                assert least[0] >= least[1]
+
+
+def test_seven_replicas_lie_nearer_with_a_pipeline_of_two_inside() -> None:
+    (pool,) = catalog.cluster("dgx-h100").with_nodes(2).pools
+    beside = Parallelism(pipeline=2, data=7, zero_stage=1)
+    inside = replace(beside, axis_order=PIPELINE_INSIDE)
+    near, far = (replica_hops(pool.levels, own)[0] for own in (inside, beside))
+    assert [hop.ranks for hop in near] == [3, 3]  # 0, 2, 4, 6 | 8, 10, 12
+    assert [hop.ranks for hop in far] == [7]  # 7 | 8 ... 13

@@ -96,7 +96,7 @@ def test_replicas_of_one_pool_are_grouped_as_if_it_were_alone() -> None:
     plan = staged(PROFILES[0], [(group(H100, 4),)], zero=1)
     placement = MixedPlacement(plan=plan, cluster=CLUSTER)
     assert placement.members(0) == {H100: 4}
-    alone = mixed_replicas(CLUSTER.alone(H100), placement.degrees, {0: 4})
+    alone = mixed_replicas(CLUSTER.alone(H100), placement.degrees, {0: 4}, {0: 2})
     assert placement.replicas(0) == alone
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import lru_cache
 from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 
@@ -99,66 +100,107 @@ class Hop:
 
 
 def group_hops(
-    levels: tuple[NetworkLevel, ...], *, ranks: int, stride: int, tiled: bool = False
+    levels: tuple[NetworkLevel, ...],
+    *,
+    ranks: int,
+    stride: int,
+    tiles: int | None = 1,
+    start: int = 0,
 ) -> tuple[Hop, ...]:
-    """How `ranks` ranks, `stride` devices apart from an aligned start, spread over the levels.
+    """How `ranks` ranks, `stride` devices apart, spread over the levels: see `nested_hops`."""
+    return nested_hops(levels, ((ranks, stride),), tiles=tiles, start=start)
 
-    Innermost first; levels that the group does not cross are left out. Where the group does not
-    fill units evenly, fewer ranks count as near and more as far. Where groups are `tiled`, one
-    begins where the one before it ends, and the one that lies worst counts: of threes on nodes of
-    eight, devices 6, 7 and 8 cross. Raises `InvalidInput` when the devices do not suffice.
+
+def nested_hops(
+    levels: tuple[NetworkLevel, ...], rows: Rows, *, tiles: int | None = 1, start: int = 0
+) -> tuple[Hop, ...]:
+    """How a group of ranks spreads over the levels; those that it does not cross are left out.
+
+    A row (ranks, stride) repeats what is before it, at most two of them: (2, 1), (4, 16) are the
+    devices 0, 1, 16, 17, 32, 33, 48 and 49. Like groups take the devices between, and `tiles` such
+    spans follow on each other from device `start` on; None stands for any number of them. Units of
+    a level are filled in order, so that edges may cut groups into unlike pieces. Then the smallest
+    one counts as what every unit has: its devices move most of what passes the edge. Two groups of
+    12 on nodes of 8 are 0-7, 8-11 and 12-15, 16-23: 4 near, 3 far. Threes are 6, 7 | 8: all far.
+
+    Raises `InvalidInput` when the devices do not suffice.
     """
-    if not tiled:
-        return nested_hops(levels, ((ranks, stride),))
-    _check_span(levels, ((ranks, stride),))
-    return _hops(levels, lambda unit, whole: _members_tiled(ranks, stride, unit, whole=whole))
-
-
-def nested_hops(levels: tuple[NetworkLevel, ...], rows: Rows) -> tuple[Hop, ...]:
-    """The same for rows of ranks within rows: each (ranks, stride) repeats what is before it.
-
-    (2, 1), (4, 16) are the devices 0, 1, 16, 17, 32, 33, 48 and 49.
-    """
-    _check_span(levels, rows)
-    return _hops(
-        levels,
-        lambda unit, _: math.prod(_members(ranks, stride, unit) for ranks, stride in rows),
-    )
-
-
-def _check_span(levels: tuple[NetworkLevel, ...], rows: Rows) -> None:
     devices = math.prod(level.size for level in levels)
     if (span := sum((ranks - 1) * stride for ranks, stride in rows) + 1) > devices:
         raise InvalidInput.of("ranks", f"must span at most {devices} devices, got {span}")
-
-
-def _hops(
-    levels: tuple[NetworkLevel, ...], members_in: Callable[[int, bool], int]
-) -> tuple[Hop, ...]:
-    """Who meets on which level; `members_in(unit, whole)` lie in one unit, `whole` if in all."""
     hops = []
-    unit, inside = 1, 1
-    devices = math.prod(level.size for level in levels)
+    unit, inside, every = 1, 1, math.prod(ranks for ranks, _ in rows)
     for level in levels:
         unit *= level.size
-        members = members_in(unit, unit == devices)
+        members = every if unit == devices else _least_members(rows, unit, tiles, start)
         if (meeting := math.ceil(members / inside)) > 1:
             hops.append(Hop(level=level, ranks=meeting))
             inside *= meeting
     return tuple(hops)
 
 
-def _members(ranks: int, stride: int, unit: int) -> int:
-    """How many of a row lie in one unit."""
-    return ranks if (ranks - 1) * stride < unit else max(1, unit // stride)
+def _least_members(rows: Rows, unit: int, tiles: int | None, start: int) -> int:
+    """The fewest members that any of these groups has in a unit which it touches."""
+    ranks, stride = rows[-1]
+    pieces = max(1, least_piece(ranks * stride, unit, tiles, start) // stride)
+    if len(rows) == 1:
+        return pieces
+    inner, step = rows[0]
+    block = inner * step
+    if inner == 1 or unit % block == start % block == 0:
+        return inner * pieces
+    if block % unit == start % unit == 0:
+        return max(1, unit // step)
+    # Blocks that edges cut: the members of each group in each unit are counted.
+    device = np.arange(ranks * stride * (unit if tiles is None else tiles))
+    first = device // (ranks * stride) * stride + device % stride // block * block + device % step
+    _, counts = np.unique((first, (device + start) // unit), axis=1, return_counts=True)
+    return int(counts.min())
 
 
-def _members_tiled(ranks: int, stride: int, unit: int, *, whole: bool) -> int:
-    """How many of the group that the edges of units cut into the smallest pieces lie in one."""
-    span = ranks * stride
-    if whole or unit % span == 0:
-        return ranks
-    return max(1, math.gcd(span, unit) // stride)
+@lru_cache(maxsize=1 << 16)
+def least_piece(span: int, unit: int, tiles: int | None = 1, start: int = 0) -> int:
+    """Devices of the smallest part of a span in one unit, of `tiles` spans from `start` on.
+
+    After unit / gcd(span, unit) of them each offset has come; None stands for so many.
+    """
+    shared = math.gcd(span, unit)
+    every = shared in (span, unit) or tiles is None or tiles >= unit // shared
+    if every and start % shared == 0:
+        return shared
+    assert tiles is not None, "any number of spans begins at an edge"
+    least = span
+    for first in (((start + number * span) % unit) for number in range(tiles)):
+        if first + span > unit:
+            least = min(least, unit - first, (first + span) % unit or unit)
+    return least
+
+
+def launched_evenly(
+    levels: tuple[NetworkLevel, ...], devices: int, together: int
+) -> tuple[NetworkLevel, ...]:
+    """The part of the levels that a single group of so many devices is best launched on.
+
+    Launchers start as many processes on every node: 12 on nodes of 8 are 6 + 6, not 8 + 4. So
+    units of each level, innermost first, have the most devices that deal out all evenly and leave
+    `together` neighbours together. All of `levels` where that needs more units than there are or
+    makes the first pieces that differ no larger.
+    """
+    left, unit, own, sizes = devices, 1, 1, list[int]()
+    differs = False
+    for level in levels[:-1]:
+        size = next(n for n in range(min(left, level.size), 0, -1) if left % n == 0)
+        left, unit, own = left // size, unit * level.size, own * size
+        piece = least_piece(devices, unit)
+        if (own % together and own != unit) or (not differs and own < piece):
+            return levels
+        differs = differs or own > piece
+        sizes.append(size)
+    if not differs or left > levels[-1].size:
+        return levels
+    return tuple(
+        replace(level, size=size) for level, size in zip(levels, (*sizes, left), strict=True)
+    )
 
 
 def crossed_level(

@@ -234,7 +234,7 @@ def axis_hops(
         "expert": (expert, expert_tensor),
     }
     return {
-        axis: group_hops(pool.levels, ranks=ranks, stride=stride, tiled=True)
+        axis: group_hops(pool.levels, ranks=ranks, stride=stride, tiles=None)
         for axis, (ranks, stride) in groups.items()
     }
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from trainwright.cluster import Cluster, NetworkLevel, nested_hops
+from trainwright.cluster import Cluster, NetworkLevel
 from trainwright.cluster.accelerator import Circumstance
 from trainwright.errors import UnsupportedFeature
 from trainwright.plans import Plan, StepPrediction
@@ -34,7 +34,7 @@ from trainwright.step import predict
 from trainwright.step.memory import memory_of_actions, rank_peaks
 from trainwright.step.pipeline import schedule_of
 from trainwright.step.pools import MixedPlacement, as_run_by
-from trainwright.step.stages import Placement, chosen_rows, replica_rows
+from trainwright.step.stages import Placement, chosen_rows, replica_hops
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -87,19 +87,16 @@ def _crossings(placement: Placement) -> dict[str, Crossing]:
     """By purpose, the outermost level its groups cross and how many ranks a group has."""
     degrees, levels = placement.degrees, placement.pool.levels
     stage = placement.plan.stages[0]
-    t, d = stage.tensor_parallel, stage.data_parallel
-    replicas = d * degrees.context
-    hops, (rows, _) = placement.axis_hops(t), replica_rows(replace(degrees, tensor=t, data=d))
-    shards = d // degrees.state_copies
-    own, _ = replica_rows(replace(degrees, tensor=t, data=shards))
-    hops["gradients"] = nested_hops(levels, rows)
-    hops["parameters"] = nested_hops(levels, own)
+    own = replace(degrees, tensor=stage.tensor_parallel, data=stage.data_parallel)
+    hops = placement.axis_hops(own.tensor)
+    hops["gradients"], _ = replica_hops(levels, replace(own, state_copies=1))
+    hops["parameters"], _ = replica_hops(levels, own)
     ranks = {
-        "tensor": t,
-        "context": degrees.context,
-        "expert": degrees.expert,
-        "gradients": replicas,
-        "parameters": shards * degrees.context,
+        "tensor": own.tensor,
+        "context": own.context,
+        "expert": own.expert,
+        "gradients": own.data * own.context,
+        "parameters": own.data // own.state_copies * own.context,
     }
     found = {kind: (hops[kind][-1].level.name, n) for kind, n in ranks.items() if hops[kind]}
     between = {

@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import accumulate, pairwise, product
+from operator import mul
 
 import numpy as np
 
@@ -189,7 +190,20 @@ class MixedPlacement:
 
     def replicas(self, rank: int) -> Replicas:
         """How the replicas of a rank spread over pools and networks."""
-        return mixed_replicas(self.cluster, self.degrees, self.members(rank))
+        return mixed_replicas(self.cluster, self.degrees, self.members(rank), self._ranks_beside)
+
+    @cached_property
+    def _ranks_beside(self) -> dict[int, int]:
+        """Ranks by pool, if all have as many replicas there; any number of them where not."""
+        counts: dict[int, list[int]] = {}
+        for rank in range(self.degrees.pipeline):
+            for pool, count in self.members(rank).items():
+                counts.setdefault(pool, []).append(count)
+        pools = self.cluster.pools
+        return {
+            pool: len(own) if len(set(own)) == 1 else pools[pool].num_devices
+            for pool, own in counts.items()
+        }
 
     @cached_property
     def _starts(self) -> dict[tuple[int, int], int]:
@@ -297,18 +311,31 @@ def processes_per_node(spans: Iterable[int], most: int) -> int:
     return next(n for n in range(min(shared, most), 0, -1) if shared % n == 0)
 
 
-def mixed_replicas(cluster: Cluster, degrees: Parallelism, members: Mapping[int, int]) -> Replicas:
-    """The groups of a pipeline rank with so many replicas in each pool."""
+def mixed_replicas(
+    cluster: Cluster, degrees: Parallelism, members: Mapping[int, int], ranks: Mapping[int, int]
+) -> Replicas:
+    """The groups of a pipeline rank with so many replicas in each pool.
+
+    There, so many `ranks` lie side by side, each with as many replicas.
+    """
     data = sum(members.values())
     if len(members) == 1:
         (pool,) = members
-        return group_replicas(cluster.pools[pool], replace(degrees, data=data))
+        own = replace(degrees, data=data, pipeline=ranks[pool])
+        return group_replicas(cluster.pools[pool], own, start=0)
     t, c, stride = degrees.tensor, degrees.context, degrees.expert * degrees.expert_shards
-    groups = []
-    for step in (t, stride):
-        ranks = {pool: max(1, t * c * n // step) for pool, n in members.items()}
-        groups.append(_hops_in(cluster, ranks, dict.fromkeys(members, step)))
-    dense, expert = groups
+    dense, expert = (
+        [
+            group_hops(
+                cluster.pools[pool].levels,
+                ranks=max(1, t * c * count // step),
+                stride=step,
+                tiles=ranks[pool],
+            )
+            for pool, count in members.items()
+        ]
+        for step in (t, stride)
+    )
     joint, sizes = cluster.joint, (data * c, max(1, t * c * data // stride))
     assert joint is not None, "several pools are joined"
     hosted = [hosted_weights(cluster.pools[pool]) for pool in members]
@@ -323,25 +350,50 @@ def mixed_replicas(cluster: Cluster, degrees: Parallelism, members: Mapping[int,
     )
 
 
+def at_any_depth(
+    cluster: Cluster, degrees: Parallelism, members: Mapping[int, int]
+) -> list[Replicas]:
+    """The groups with so many replicas in each pool, of pipelines with any number of ranks there.
+
+    Where groups fill units evenly they all lie alike.
+    """
+    most = 1
+    for pool, count in members.items():
+        span, own = degrees.tensor * degrees.context * count, cluster.pools[pool]
+        for unit in accumulate((level.size for level in own.levels[:-1]), mul):
+            if unit % span and span % unit:
+                offsets = unit // math.gcd(span, unit)  # of the ranks' first devices
+                most = max(most, min(offsets, own.num_devices // span))
+    ranks = (dict.fromkeys(members, depth) for depth in range(1, most + 1))
+    return list(dict.fromkeys(mixed_replicas(cluster, degrees, members, own) for own in ranks))
+
+
+def cheapest(groups: list[Replicas]) -> Replicas:
+    """Replicas that may use any way of any of the groups: parts cost no less than their sum."""
+    first, *others = groups
+    for group in others:
+        first = replace(
+            first,
+            reduce=(first.reduce[0] + group.reduce[0], first.reduce[1] + group.reduce[1]),
+            gather=(first.gather[0] + group.gather[0], first.gather[1] + group.gather[1]),
+        )
+    return first
+
+
 def lines_across(cluster: Cluster, ranks: Mapping[int, int], strides: Mapping[int, int]) -> Lines:
     """Start and seconds per byte of each way in which so many ranks of each pool sum a tensor.
 
     In a pool they lie `strides` devices apart.
     """
-    groups, joint = _hops_in(cluster, ranks, strides), cluster.joint
+    joint = cluster.joint
+    groups = [
+        group_hops(cluster.pools[pool].levels, ranks=count, stride=strides[pool])
+        for pool, count in ranks.items()
+    ]
     if len(groups) == 1:
         return all_reduce_lines(groups[0])
     assert joint is not None, "several pools are joined"
     return _reduce_lines(groups, joint)
-
-
-def _hops_in(
-    cluster: Cluster, ranks: Mapping[int, int], strides: Mapping[int, int]
-) -> list[tuple[Hop, ...]]:
-    return [
-        group_hops(cluster.pools[pool].levels, ranks=count, stride=strides[pool])
-        for pool, count in ranks.items()
-    ]
 
 
 def _reduce_lines(pools: list[tuple[Hop, ...]], joint: NetworkLevel) -> Lines:

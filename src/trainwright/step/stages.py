@@ -19,6 +19,7 @@ from trainwright.cluster import (
     Rows,
     crossed_level,
     group_hops,
+    launched_evenly,
     nested_hops,
 )
 from trainwright.costing.communication import Lines, all_reduce_lines, exchange_time_s, fastest_s
@@ -259,9 +260,8 @@ def rank_lines(levels: tuple[NetworkLevel, ...], degrees: Parallelism) -> Lines:
     """Start and seconds per byte of each way in which the ranks of a pipeline sum a tensor."""
     if degrees.pipeline == 1:
         return ()
-    return all_reduce_lines(
-        group_hops(levels, ranks=degrees.pipeline, stride=degrees.adjacent_devices)
-    )
+    size, p, repeats = RankSpacing.of(degrees)
+    return all_reduce_lines(group_hops(levels, ranks=p, stride=size, tiles=repeats))
 
 
 def cut_head(profile: Profile, p: int, lines: Lines, hops: AxisHops) -> CutHead:
@@ -591,8 +591,10 @@ class Placement:
     def replicas(self, stage: int) -> Replicas:
         """How the replicas of a stage, dense and expert, spread over the network."""
         placed = self.plan.stages[stage]
-        t, d = placed.tensor_parallel, placed.data_parallel
-        return group_replicas(self.pool, replace(self.degrees, tensor=t, data=d))
+        own = replace(self.degrees, tensor=placed.tensor_parallel, data=placed.data_parallel)
+        if self.is_uniform:
+            return group_replicas(self.pool, own)
+        return group_replicas(self.pool, replace(own, pipeline=1), self._first_devices[stage])
 
     def axis_hops(self, tensor: int) -> dict[str, tuple[Hop, ...]]:
         """How the groups inside a layer spread over the network."""
@@ -626,9 +628,9 @@ class Placement:
         return crossed
 
 
-def group_replicas(pool: Pool, degrees: Parallelism) -> Replicas:
-    """How dense and expert replicas of one pipeline rank spread over the network."""
-    return _replicas_over(pool.levels, degrees, hosted_weights(pool))
+def group_replicas(pool: Pool, degrees: Parallelism, start: int | None = None) -> Replicas:
+    """How dense and expert replicas of pipeline ranks spread over the network: `replica_hops`."""
+    return _replicas_over(pool.levels, degrees, start, hosted_weights(pool))
 
 
 def hosted_weights(pool: Pool) -> tuple[float, float]:
@@ -641,40 +643,67 @@ def hosted_weights(pool: Pool) -> tuple[float, float]:
 
 @lru_cache(maxsize=1024)
 def _replicas_over(
-    levels: tuple[NetworkLevel, ...], degrees: Parallelism, hosted: tuple[float, float]
+    levels: tuple[NetworkLevel, ...],
+    degrees: Parallelism,
+    start: int | None,
+    hosted: tuple[float, float],
 ) -> Replicas:
-    copies, apart = degrees.state_copies, copy_distance(degrees)
-    rows = replica_rows(replace(degrees, data=degrees.data // copies))
-    dense, expert = (nested_hops(levels, each) for each in rows)
-    sizes = (math.prod(n for n, _ in rows[0]), math.prod(n for n, _ in rows[1]))
+    dense, expert = replica_rows(degrees)
     return Replicas.over(
-        sizes,
-        (dense, expert),
+        (math.prod(n for n, _ in dense), math.prod(n for n, _ in expert)),
+        replica_hops(levels, degrees, start),
         zero_stage=degrees.zero_stage,
-        copies=group_hops(levels, ranks=copies, stride=apart) if copies > 1 else (),
+        copies=copy_hops(levels, degrees, start),
         hosted=hosted,
     )
 
 
-def copy_distance(degrees: Parallelism) -> int:
-    """Devices from one copy of sharded state to the next."""
-    whole = degrees.devices_per_rank
-    if degrees.adjacent_devices < whole:  # a group is so many whole pipelines
-        whole *= degrees.pipeline
-    return whole // degrees.state_copies
-
-
 def replica_rows(degrees: Parallelism) -> tuple[Rows, Rows]:
-    """Where the replicas of what a device holds lie, dense and expert: context, then data.
+    """The replicas of what a device holds that share a copy of its state: context, then data.
 
-    Experts that do not fill the devices of a rank that follow on each other have replicas there.
+    Dense ones and those of experts, which have some there where they do not fill the devices of a
+    rank that follow on each other.
     """
-    t, c, d = degrees.tensor, degrees.context, degrees.data
+    t, c, d = degrees.tensor, degrees.context, degrees.data // degrees.state_copies
     spanned = degrees.expert * degrees.expert_shards
     if degrees.adjacent_devices == degrees.devices_per_rank:
         return ((d * c, t),), ((max(1, t * c * d // spanned), spanned),)
     outer = (d, t * c * degrees.pipeline)
     return ((c, t), outer), ((max(1, t * c // spanned), spanned), outer)
+
+
+def replica_hops(
+    levels: tuple[NetworkLevel, ...], degrees: Parallelism, start: int | None = None
+) -> tuple[tuple[Hop, ...], tuple[Hop, ...]]:
+    """How these replicas, dense and of experts, spread over the network: see `nested_hops`.
+
+    The ranks of the pipeline begin at device `start` of more that a plan uses, or are all of it.
+    """
+    tiles = degrees.state_copies
+    if degrees.adjacent_devices == degrees.devices_per_rank:
+        tiles *= degrees.pipeline
+    if start is None and tiles == degrees.pipeline == 1:
+        spanned = degrees.expert * degrees.expert_shards
+        together = math.lcm(degrees.tensor * degrees.context, spanned)
+        levels = launched_evenly(levels, degrees.devices_per_rank, together)
+    dense, expert = replica_rows(degrees)
+    return (
+        nested_hops(levels, dense, tiles=tiles, start=start or 0),
+        nested_hops(levels, expert, tiles=tiles, start=start or 0),
+    )
+
+
+def copy_hops(
+    levels: tuple[NetworkLevel, ...], degrees: Parallelism, start: int | None = None
+) -> tuple[Hop, ...]:
+    """How like shards of all copies of sharded state spread over the network."""
+    copies, tiles, whole = degrees.state_copies, degrees.pipeline, degrees.devices_per_rank
+    if copies == 1:
+        return ()
+    if degrees.adjacent_devices < whole:  # a group is so many whole pipelines
+        tiles, whole = 1, whole * degrees.pipeline
+    stride = whole // copies
+    return group_hops(levels, ranks=copies, stride=stride, tiles=tiles, start=start or 0)
 
 
 def group_axis_hops(pool: Pool, degrees: Parallelism) -> dict[str, tuple[Hop, ...]]:

@@ -29,7 +29,7 @@ import numpy as np
 
 from trainwright.cluster import Hop, NetworkLevel
 from trainwright.costing.communication import Lines, all_reduce_time_s, fastest_s
-from trainwright.planning.question.layouts import CHAIN, IN_V, WHOLE_BACKWARD, exchanges_no_nearer
+from trainwright.planning.question.layouts import CHAIN, IN_V, WHOLE_BACKWARD
 from trainwright.plans.configuration import Overlap
 from trainwright.profile import CostTable, Profile, StaticKind
 from trainwright.step import zero
@@ -54,7 +54,7 @@ class SharedTimes:
 
     `gather_s` is of all weights, `update_s` of those that the optimizer changes, `between_s` over
     copies of sharded state. `reduce_byte_s`, `gather_byte_s` and `between_byte_s` [D, 2] are the
-    least seconds that a byte takes. `groups` are the first of the kinds.
+    least seconds that a byte takes.
     """
 
     groups: Sequence[Replicas]
@@ -85,28 +85,6 @@ class SharedTimes:
             gather_byte_s=np.array([list(map(_byte_s, group.gather)) for group in groups]),
             between_byte_s=np.array([list(map(_byte_s, group.between)) for group in groups]),
             sizes=np.array([group.sizes for group in groups], np.int64).reshape(-1, 2),
-        )
-
-    def nearer_and_farther(self, work: PointWork, levels: tuple[NetworkLevel, ...]) -> SharedTimes:
-        """These, and after them the least where the same groups lie farther apart, [2·D].
-
-        That is what their bytes take at best; nothing where levels get faster outwards.
-        """
-        share = 1.0 if exchanges_no_nearer(levels) else 0.0
-        reduce_byte_s, gather_byte_s = share * self.reduce_byte_s, share * self.gather_byte_s
-        between_byte_s = share * self.between_byte_s
-        weights = work.static_bytes[:, StaticKind.WEIGHT]
-        return SharedTimes(
-            groups=self.groups,
-            reduce_s=np.append(self.reduce_s, reduce_byte_s @ work.sync_bytes),
-            gather_s=np.append(self.gather_s, gather_byte_s @ weights),
-            update_s=np.append(self.update_s, gather_byte_s @ work.trained_bytes),
-            scatter_s=np.append(self.scatter_s, gather_byte_s @ work.sync_bytes),
-            between_s=np.append(self.between_s, between_byte_s @ work.sync_bytes),
-            reduce_byte_s=np.concatenate((self.reduce_byte_s, reduce_byte_s)),
-            gather_byte_s=np.concatenate((self.gather_byte_s, gather_byte_s)),
-            between_byte_s=np.concatenate((self.between_byte_s, between_byte_s)),
-            sizes=np.concatenate((self.sizes, self.sizes)),
         )
 
     @property
@@ -213,7 +191,7 @@ class ChainEnd:
     trained_bytes: Floats
 
     def exchange_times(self, groups: Sequence[Replicas], slopes: Slopes) -> ExchangeTimes:
-        """Of all kinds of replicas; of those after `groups` only the slopes are known."""
+        """Of these kinds of replicas, with their slopes."""
         sync, weights, trained = self.sync_bytes.T, self.weight_bytes.T, self.trained_bytes.T
         stages = _STAGES[:, np.newaxis, np.newaxis]
         gathers = slopes.gather_s @ weights, slopes.gather_s @ trained
@@ -224,12 +202,9 @@ class ChainEnd:
             between_s=slopes.between_s @ sync,
         )
         parameters_s, gradients_s = zero.last_microbatch(stages, traffic)
-        starts = np.zeros((2, *gradients_s.shape[:2]))
         held = [float(each[0, self.anchor]) for each in (sync, weights, trained)]
         added_s = np.stack((gradients_s, parameters_s))[:, :, :, self.anchor]
-        size = len(groups)
-        found_s = np.stack(_both_ends_s(groups, *held))
-        starts[:, :, :size] = np.maximum(0.0, found_s - added_s[:, :, :size])
+        starts = np.maximum(0.0, np.stack(_both_ends_s(groups, *held)) - added_s)
         return ExchangeTimes(starts[0], starts[1], gradients_s, parameters_s)
 
     def after_s(

@@ -61,7 +61,14 @@ from trainwright.scheduling.families import ALIASES, family_named
 from trainwright.step import zero
 from trainwright.step.figures import num_groups
 from trainwright.step.pipeline import slices_of
-from trainwright.step.pools import AT_THEIR_PACE, at_one_pace, mixed_replicas, processes_per_node
+from trainwright.step.pools import (
+    AT_THEIR_PACE,
+    at_any_depth,
+    at_one_pace,
+    cheapest,
+    mixed_replicas,
+    processes_per_node,
+)
 from trainwright.step.stages import (
     StageWork,
     head_passes_s,
@@ -78,6 +85,7 @@ if TYPE_CHECKING:
     from trainwright.arrays import Floats, Ints
 
     Source = Callable[[int, Point], Profile]
+    Counts = Mapping[int, int]  # by pool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,11 +280,11 @@ class MixedShelf:
             self.rooms[key] = room_of_candidate(self.alone(pool), alike, profile, groups=groups)
         return self.rooms[key]
 
-    def replicas(self, candidate: MixedCandidate, members: Mapping[int, int]) -> Replicas:
-        """The groups of a rank of the candidate with so many replicas in each pool."""
-        key = (candidate.point, candidate.zero_stage, *members.items())
+    def replicas(self, at: MixedCandidate, members: Counts, ranks: Counts) -> Replicas:
+        """The groups of `ranks` of the candidate with so many replicas each, by pool."""
+        key = (at.point, at.zero_stage, *members.items(), *ranks.items())
         if key not in self.groups:
-            self.groups[key] = mixed_replicas(self.cluster, candidate.degrees, members)
+            self.groups[key] = mixed_replicas(self.cluster, at.degrees, members, ranks)
         return self.groups[key]
 
     def profile(self, pool: int, point: Point) -> Profile:
@@ -465,6 +473,7 @@ class Grid:
             virtual_stages=np.ones_like(p),
             inside=np.zeros(self.size, np.bool_),
             copies=np.ones_like(p),
+            like=p,
         )
 
     def depths(self, shape: Shape) -> Ints:
@@ -670,8 +679,9 @@ class MixedWork:
         """
         key = degrees, *members.items(), group
         if key not in self._exchanged_s:
-            groups = [mixed_replicas(self.cluster, degrees, {g: n}) for g, n in members.items()]
-            self._exchanged_s[key] = self._least_s(_cheapest(groups), group)
+            alone = ({pool: count} for pool, count in members.items())
+            groups = [each for own in alone for each in at_any_depth(self.cluster, degrees, own)]
+            self._exchanged_s[key] = self._least_s(cheapest(groups), group)
         return self._exchanged_s[key]
 
     def shared_exchange_s(
@@ -680,8 +690,8 @@ class MixedWork:
         """The same for replicas of every layer in all the pools together."""
         key = degrees, *members.items(), group, "shared"
         if key not in self._exchanged_s:
-            replicas = mixed_replicas(self.cluster, degrees, members)
-            self._exchanged_s[key] = self._least_s(replicas, group)
+            groups = at_any_depth(self.cluster, degrees, members)
+            self._exchanged_s[key] = self._least_s(cheapest(groups), group)
         return self._exchanged_s[key]
 
     def _least_s(self, replicas: Replicas, group: int) -> tuple[float, float]:
@@ -919,18 +929,6 @@ def _trades(profiles: list[Profile], works: tuple[PointWork, ...]) -> tuple[Trad
         else PointWork.of(replace(profile, costs=replace(costs, **least))).trade
         for work, profile, costs in zip(works, profiles, tables, strict=True)
     )
-
-
-def _cheapest(groups: list[Replicas]) -> Replicas:
-    """Replicas that may use any way of any of the groups: parts cost no less than their sum."""
-    first, *others = groups
-    for group in others:
-        first = replace(
-            first,
-            reduce=(first.reduce[0] + group.reduce[0], first.reduce[1] + group.reduce[1]),
-            gather=(first.gather[0] + group.gather[0], first.gather[1] + group.gather[1]),
-        )
-    return first
 
 
 def _by_replicas(

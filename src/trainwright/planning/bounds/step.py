@@ -63,11 +63,13 @@ from trainwright.planning.question.layouts import (
     ReplicaGroups,
     RunnableDegrees,
     Schedule,
+    group_kinds,
     is_replicated,
     is_worth_copying,
     joined,
     layouts_of,
     with_copies,
+    with_like_groups,
     with_mappings,
 )
 from trainwright.planning.question.question import (
@@ -370,8 +372,6 @@ class CoarseBounds:
         """Less than half of the work, which is often enough to see that no pair is good."""
         device, layouts = self.cluster.accelerator, batch.layouts
         shared = SharedTimes.of(work, self._groups.of_point(point, batch.groups))
-        if layouts.inside.any():
-            shared = shared.nearer_and_farther(work, self.cluster.levels)
         p, m = layouts.pipeline, layouts.num_microbatches
         gathered = batch.of_pairs(shared.gathered())
         held_bytes = batch.of_pairs(shared.state_bytes(work.static_bytes))
@@ -725,9 +725,8 @@ class Space(NamedTuple):
 class Batch:
     """Pairs in all their forms, [N]; those of a schedule lie next to each other.
 
-    `groups` [D, 2] are their data degrees and copies of state, `group` [N] says which each pair
-    has, from D on with the pipeline inside. `counts` [M] are their numbers of microbatches, `count`
-    [N] says which.
+    `groups` [D, 4] are the kinds of their replicas (`group_kinds`), `group` [N] says which each
+    pair has. `counts` [M] are their numbers of microbatches, `count` [N] says which.
     """
 
     layouts: Layouts
@@ -770,8 +769,7 @@ class Batch:
     @classmethod
     def _joined(cls, layouts: Layouts, parts: Sequence[Part]) -> Batch:
         parts = tuple(part for part in parts if part.size)
-        base = int(layouts.copies.max(initial=1)) + 1
-        keys, group = np.unique(layouts.data * base + layouts.copies, return_inverse=True)
+        groups, group = group_kinds(layouts)
         counts, count = np.unique(layouts.num_microbatches, return_inverse=True)
         families = []
         for family, own in groupby(parts, key=lambda part: part.schedule.family):
@@ -780,8 +778,8 @@ class Batch:
         return cls(
             layouts=layouts,
             zero_stage=np.repeat([part.zero_stage for part in parts], [p.size for p in parts]),
-            groups=np.stack(np.divmod(keys, base), axis=1),
-            group=group + len(keys) * layouts.inside,
+            groups=groups,
+            group=group,
             counts=counts,
             count=count,
             parts=parts,
@@ -863,7 +861,8 @@ def _layouts_at(
         num_microbatches=global_batch // point.microbatch_size,
     )
     found = with_mappings(found, allowed.mappings, point, levels)
-    return with_copies(found, allowed.state_copies, point, levels)
+    found = with_copies(found, allowed.state_copies, point, levels)
+    return with_like_groups(found, point, levels)
 
 
 @lru_cache(maxsize=512)

@@ -6,7 +6,6 @@ at once (`bounds.step.Batch`).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from trainwright.cluster import Cluster, NetworkLevel
+from trainwright.cluster import Cluster, NetworkLevel, least_piece
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
 from trainwright.model import LayerKind
 from trainwright.planning.question.question import ANY, Allowed, ModelQuestion, Point, Span
@@ -172,19 +171,22 @@ class ReplicaGroups:
     _made: dict[tuple[int, ...], Replicas] = field(default_factory=dict)
 
     def of_point(self, point: Point, kinds: NDArray[np.int64]) -> list[Replicas]:
-        """One for each data degree and number of copies of state, `kinds` [D, 2]."""
-        return [self._group(point, data, copies) for data, copies in kinds.tolist()]
+        """One for each kind of groups, `kinds` [D, 4] (see `group_kinds`)."""
+        return [self._group(point, *kind) for kind in kinds.tolist()]
 
-    def _group(self, point: Point, data: int, copies: int) -> Replicas:
-        key = (point.tensor, point.context, point.expert, point.expert_devices, data, copies)
+    def _group(self, point: Point, data: int, copies: int, pipeline: int, inside: int) -> Replicas:
+        held = (point.tensor, point.context, point.expert, point.expert_devices)
+        key = (*held, data, copies, pipeline, inside)
         if key not in self._made:
             degrees = Parallelism(
                 tensor=point.tensor,
                 context=point.context,
                 data=data,
+                pipeline=pipeline,
                 expert=point.expert,
                 expert_tensor=point.expert_tensor,
                 state_copies=copies,
+                axis_order=PIPELINE_INSIDE if inside else DATA_INSIDE,
             )
             self._made[key] = group_replicas(self.cluster.pool_of(), degrees)
         return self._made[key]
@@ -199,7 +201,8 @@ class Layouts:
     """N pairs: ranks of the pipeline, replicas, microbatches of one replica, chunks per rank.
 
     `inside` says where the pipeline lies inside the replicas (`plans.plan`), `copies` is how
-    many groups of replicas each hold all sharded state.
+    many groups of replicas each hold all sharded state, and `like` a depth with which these lie on
+    the network as they do with that of the pair.
     """
 
     pipeline: Ints
@@ -208,6 +211,7 @@ class Layouts:
     virtual_stages: Ints
     inside: Flags
     copies: Ints
+    like: Ints
 
     @property
     def size(self) -> int:
@@ -223,6 +227,7 @@ class Layouts:
             virtual_stages=self.virtual_stages[kept],
             inside=self.inside[kept],
             copies=self.copies[kept],
+            like=self.like[kept],
         )
 
 
@@ -235,6 +240,7 @@ def joined(parts: Sequence[Layouts]) -> Layouts:
         virtual_stages=np.concatenate([part.virtual_stages for part in parts]),
         inside=np.concatenate([part.inside for part in parts]),
         copies=np.concatenate([part.copies for part in parts]),
+        like=np.concatenate([part.like for part in parts]),
     )
 
 
@@ -264,6 +270,7 @@ def layouts_of(
         virtual_stages=np.ones_like(pipeline),
         inside=np.zeros(len(pipeline), np.bool_),
         copies=np.ones_like(pipeline),
+        like=pipeline,
     )
 
 
@@ -318,9 +325,10 @@ def _copied(layouts: Layouts, copies: Ints, asked: Flags, point: Point) -> Layou
 # -----------------------------------------------------------------------------------------------
 # With the pipeline inside (`plans.plan`), ranks lie as many devices apart as one of them has
 # for one replica, and replicas a whole pipeline apart. Transfers between ranks get no slower for it
-# and the exchange of replicas no faster, but for the latency of rings of other lengths. So where
-# both orders may be used, the pipeline is put inside where its ranks fill the units of a level
-# evenly and more neighbours share one.
+# and, where groups of replicas fill units evenly, the exchange of replicas no faster, but for the
+# latency of rings of other lengths. So where both orders may be used, the pipeline is put inside
+# where its ranks fill the units of a level evenly and more neighbours share one, or where more
+# replicas do: 7 of them lie as 7, 1 | 6 side by side on nodes of 8, and 4 | 3 two devices apart.
 #
 # Experts are dealt out over devices that follow on each other, so they have to fill them, as
 # Megatron-LM has it: only then layers cost the same under both orders.
@@ -353,7 +361,10 @@ def _alike(point: Point, layouts: Layouts) -> Flags:
 
 
 def _nearer(point: Point, layouts: Layouts, levels: tuple[NetworkLevel, ...]) -> Flags:
-    """Where fewer neighbours lie in different units of some level that pipelines fill evenly."""
+    """Where the pipeline inside brings ranks or replicas nearer to each other on some level.
+
+    Ranks where fewer neighbours lie in different units, which pipelines fill evenly.
+    """
     p, d, size = layouts.pipeline, layouts.data, point.devices
     gains = np.zeros(layouts.size, dtype=np.bool_)
     if point.expert_devices != size:
@@ -361,6 +372,9 @@ def _nearer(point: Point, layouts: Layouts, levels: tuple[NetworkLevel, ...]) ->
     for unit in np.cumprod([level.size for level in levels]).tolist():
         if size < unit:
             gains |= _crossings(size, p, d, unit) < _crossings(size * d, p, np.ones_like(d), unit)
+        if unit % size == 0:
+            beside, apart = _pieces(size * d, unit, p), _pieces(size * d * p, unit, np.ones_like(p))
+            gains |= np.maximum(1, beside // size) < np.maximum(1, apart // (size * p))
     return gains & (p > 1) & (d > 1)
 
 
@@ -375,16 +389,66 @@ def _crossings(size: Ints | int, p: Ints, repeats: Ints, unit: int) -> Ints:
     return found
 
 
-def exchanges_no_nearer(levels: tuple[NetworkLevel, ...]) -> bool:
-    """Whether groups that lie farther apart surely send no byte faster.
+# Which pairs have groups of replicas that lie alike
+# --------------------------------------------------
+# Groups that fill units evenly, or make them up, lie alike whatever the depth of the pipeline.
+# Others are priced as the smallest piece that edges of units cut off any rank's group
+# (`nested_hops`): that gets smaller with more ranks, and with the pipeline inside it depends on
+# their number in any case.
 
-    So it is with one level, and with two of which the outer is half as fast or slower: a group that
-    fills units unevenly is priced as if it filled the last one too, and only such a ratio outweighs
-    that. Nothing is claimed of more levels.
+
+def group_kinds(layouts: Layouts) -> tuple[NDArray[np.int64], Ints]:
+    """The kinds of groups of replicas that pairs have, [D, 4], and which each pair has, [N].
+
+    By data degree, copies of state, depth of the pipeline (see `Layouts`) and whether it lies
+    inside.
     """
-    rates = [level.effective_bytes_per_s for level in levels]
-    is_finite = all(math.isfinite(rate) for rate in rates)
-    return is_finite and (len(rates) == 1 or (len(rates) == 2 and rates[0] >= 2 * rates[1]))
+    inside = layouts.inside & (layouts.pipeline > 1) & (layouts.data > 1)
+    columns = (layouts.data, layouts.copies, layouts.like, inside.astype(np.int64))
+    bases = [int(column.max(initial=1)) + 1 for column in columns]
+    keys, group = np.unique(np.ravel_multi_index(columns, bases), return_inverse=True)
+    return np.stack(np.unravel_index(keys, bases), axis=1).astype(np.int64), group
+
+
+def with_like_groups(layouts: Layouts, point: Point, levels: tuple[NetworkLevel, ...]) -> Layouts:
+    """The pairs, each with a depth of them at which groups lie as its own do."""
+    units = np.cumprod([level.size for level in levels])[:-1].tolist()
+    size = point.devices
+    span, inside = size * layouts.data, layouts.inside & (layouts.pipeline > 1) & (layouts.data > 1)
+    differs = inside.copy()
+    for own in (span, span // layouts.copies):
+        for unit in units:
+            differs |= (unit % own != 0) & (own % unit != 0)
+    like = np.ones_like(layouts.pipeline)
+    some = np.flatnonzero(differs)
+    p, d, copies = (own[some] for own in (layouts.pipeline, layouts.data, layouts.copies))
+    inside = inside[some]
+    span = span[some] * np.where(inside, p, 1)
+    ranks, step = np.where(inside, 1, p), np.where(inside, size * p, 1)
+    columns = [d, copies, inside, (p == 1) & (copies == 1)]
+    for unit in units:
+        if point.context > 1 and unit % size and size % unit:
+            columns.append(np.where(inside, p, 0))  # edges cut what lies inside a replica
+        columns.append(np.maximum(1, _pieces(span // copies, unit, ranks * copies) // step))
+        shards = np.where(copies > 1, span // copies, span)
+        columns.append(np.maximum(1, _pieces(span, unit, ranks) // shards))
+    _, first, same = np.unique(
+        np.stack(columns, axis=1), axis=0, return_index=True, return_inverse=True
+    )
+    like[some] = p[first][same.reshape(-1)]
+    return replace(layouts, like=like)
+
+
+def _pieces(spans: Ints, unit: int, tiles: Ints) -> Ints:
+    """`least_piece` of so many spans, [N]; those that are even are seen at once."""
+    shared = np.gcd(spans, unit)
+    found = np.where((shared == spans) | (shared == unit), shared, 0)
+    uneven = np.flatnonzero(found == 0)
+    asked = zip(
+        spans[uneven].tolist(), np.broadcast_to(tiles, spans.shape)[uneven].tolist(), strict=True
+    )
+    found[uneven] = [least_piece(span, unit, count) for span, count in asked]
+    return found
 
 
 # Which schedule families are searched, with how many chunks per rank, and where they are legal

@@ -63,6 +63,7 @@ from trainwright.plans import Plan, ReplicaGroup, Stage
 from trainwright.profile import Profile
 from trainwright.step.pipeline import PipelineShape, placement_of
 from trainwright.step.stages import CutHead, cut_head, rank_level
+from trainwright.step.zero import Replicas
 
 if TYPE_CHECKING:
     from trainwright.arrays import Floats
@@ -131,16 +132,19 @@ def _across(shelf: MixedShelf, candidate: Across, limit_s: float) -> MixedSplit:
 
 def _sites_across(shelf: MixedShelf, candidate: Across) -> list[Site]:
     """Where each rank runs; those of a pool, or of pools that are alike, are one site."""
-    first = shelf.first
-    site_of = {
-        pool: Site(
-            kinds=shelf.kinds(pool, candidate.point, Part.of(candidate)),
-            cluster=shelf.room(pool, candidate),
-            replicas=shelf.replicas(candidate, {pool: candidate.data}),
-        )
-        for pool in dict.fromkeys(first[pool] for pool in candidate.pools)
-    }
-    return [site_of[first[pool]] for pool in candidate.pool_of_rank]
+    first, site_of = shelf.first, dict[tuple[int, Replicas], Site]()
+    found = {}
+    for pool, depth in zip(candidate.pools, candidate.depths, strict=True):
+        replicas = shelf.replicas(candidate, {pool: candidate.data}, {pool: depth})
+        key = first[pool], replicas
+        if key not in site_of:
+            site_of[key] = Site(
+                kinds=shelf.kinds(first[pool], candidate.point, Part.of(candidate)),
+                cluster=shelf.room(first[pool], candidate),
+                replicas=replicas,
+            )
+        found[pool] = site_of[key]
+    return [found[pool] for pool in candidate.pool_of_rank]
 
 
 def _passing_across(shelf: MixedShelf, candidate: Across) -> int:
@@ -479,7 +483,7 @@ def _pool(shelf: MixedShelf, candidate: Beside, pool: int, count: int, limit_s: 
     site = Site(
         kinds=shelf.kinds(pool, candidate.point, part, pace),
         cluster=shelf.room(pool, candidate),
-        replicas=shelf.replicas(candidate, members),
+        replicas=shelf.replicas(candidate, members, dict.fromkeys(members, candidate.depth)),
     )
     profile = shelf.part(pool, candidate.point, part)
     transfers = []
