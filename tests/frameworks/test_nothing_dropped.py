@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,7 +30,7 @@ from trainwright.model.recipe import Offload
 from trainwright.plans.capability import TARGETS, capability_of
 from trainwright.plans.capability_table import Feature
 from trainwright.plans.configuration import Configuration, Overlap
-from trainwright.plans.job import Job
+from trainwright.plans.job import OF_CORE, Job
 from trainwright.plans.plan import PIPELINE_INSIDE, Parallelism
 from trainwright.profile import Recompute
 
@@ -401,6 +402,35 @@ def test_a_choice_that_no_table_lists_is_refused_unless_it_is_as_usual(target: s
     assert bundle(without, target) == bundle(usual, target)
     with pytest.raises(Inexpressible, match=f"gradient_share: 0.25: {target} is not known"):
         bundle(asked, target)
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        Recipe(moment_dtypes=("int8",)),
+        Recipe(main_weight_dtype="none", moment_dtypes=("bf16",)),
+        Recipe(update_in_backward=True),
+        Recipe(offload=Offload(gradients=1.0, weights=1.0)),
+        Recipe(loss_chunk=256),
+        Further(gradient_share=0.25),
+    ],
+)
+@pytest.mark.parametrize("zero", [1, 3])
+def test_targets_that_a_refusal_names_express_the_plan(recipe: Recipe, zero: int) -> None:
+    """Where a rule of Megatron forbids it, its arguments say it all the same."""
+    made = job("llama3-8b", data=8, zero_stage=zero, global_batch=16, recipe=recipe)
+    refused = []
+    for target in TARGETS:
+        try:
+            bundle(made, target)
+        except InvalidInput:
+            assert target in OF_CORE
+        except Inexpressible as error:
+            refused.append(target)
+            for other in error.alternatives:
+                with suppress(InvalidInput):
+                    bundle(made, other)
+    assert refused
 
 
 WITH_EXCHANGE = {

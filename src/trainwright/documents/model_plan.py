@@ -16,7 +16,7 @@ from trainwright.documents.profile_plan import (
     read_plan,
 )
 from trainwright.documents.reasons import Reasons
-from trainwright.documents.runs import launchers_of, planned_job, range_of
+from trainwright.documents.runs import able_targets, planned_job, range_of
 from trainwright.errors import Fault, InvalidInput, one_of, refuse
 from trainwright.model import precision_named
 from trainwright.options.inputs import inside
@@ -304,7 +304,7 @@ class ModelPlanResult(StepDocument):
         if self.request.model.kind == "profile" or not self.stages:
             return ()
         question = call_of(self.request).question
-        return launchers_of(planned_job(self, question.config, question.cluster))
+        return able_targets(planned_job(self, question.config, question.cluster))
 
 
 # The priced plan of a model, as a document carries it

@@ -291,19 +291,18 @@ def _gaps_of(job: Job, demands: Demands, target: str) -> tuple[Gap, ...]:
     return unsupported(demands, target)
 
 
-def launchers_of(job: Job) -> tuple[str, ...]:
-    """The frameworks that run a job as it is, and can be told how it trains."""
+def able_targets(job: Job) -> tuple[str, ...]:
+    """The frameworks that can express all of the job: its plan, its model and how it trains."""
+    demands = job.demands
     return tuple(
         name
-        for name in able_targets(job)
-        if not (*unwritable(job.model, name), *unsaid_training(job.model, job.recipe, name))
+        for name in TARGETS
+        if not (
+            *_gaps_of(job, demands, name),
+            *unwritable(job.model, name),
+            *unsaid_training(job.model, job.recipe, name),
+        )
     )
-
-
-def able_targets(job: Job) -> tuple[str, ...]:
-    """The frameworks that can express all of the job."""
-    demands = job.demands
-    return tuple(name for name in TARGETS if not _gaps_of(job, demands, name))
 
 
 def splits_alike(job: Job, target: str) -> bool:

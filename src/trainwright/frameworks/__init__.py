@@ -29,7 +29,6 @@ from trainwright.plans.capability_table import own_reduction
 from trainwright.plans.job import (
     OF_CORE,
     OWN_CODE,
-    WITH_MODEL,
     ExportBundle,
     Job,
     Stamp,
@@ -101,10 +100,9 @@ def write(job: Job, stamp: Stamp, target: str, *, launcher: Launcher) -> ExportB
         from trainwright.frameworks.dry_run import export_dry_run
 
         return export_dry_run(job, stamp)
-    if faults := unsaid_training(job.model, job.recipe, target):
-        raise Inexpressible(target, faults, alternatives=())
-    if faults := unwritable(job.model, target):
-        raise Inexpressible(target, faults, alternatives=sorted(set(_WRITERS) - WITH_MODEL))
+    unsaid = unsaid_training(job.model, job.recipe, target)
+    if faults := unsaid or unwritable(job.model, target):
+        raise Inexpressible(target, faults, alternatives=able_targets(job))
     if job.model.towers:
         from trainwright.frameworks.torchtitan import faults_of_encoder
 
