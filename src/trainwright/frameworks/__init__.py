@@ -100,8 +100,8 @@ def write(job: Job, stamp: Stamp, target: str, *, launcher: Launcher) -> ExportB
         from trainwright.frameworks.dry_run import export_dry_run
 
         return export_dry_run(job, stamp)
-    unsaid = unsaid_training(job.model, job.recipe, target)
-    if faults := unsaid or unwritable(job.model, target):
+    untrained = unsaid_training(job.model, job.recipe, target)
+    if faults := untrained or unwritable(job.model, target):
         raise Inexpressible(target, faults, alternatives=able_targets(job))
     if job.model.towers:
         from trainwright.frameworks.torchtitan import faults_of_encoder

@@ -477,7 +477,6 @@ def _trl(
     by_kernel = found.is_on(script.FUSED_LOG_PROBS)
     run = _trainer(
         found,
-        beside,
         sequence=script.longest(found, _LENGTHS),
         usual_sequence=1024,
         recompute=found.switch("gradient_checkpointing")
@@ -581,7 +580,6 @@ def _llamafactory(
         notes.append(f"finetuning_type {kind}: priced as low-rank adapters of rank 8")
     run = _trainer(
         found,
-        beside,
         sequence=found.count("cutoff_len") or sum(parts) or None,
         usual_sequence=2048,
         recompute=not off,
@@ -669,7 +667,6 @@ def read_axolotl(text: str, beside: Beside = NOTHING) -> StatedRun:
         degrees["state_copies"] = replicas
     run = _trainer(
         found,
-        beside,
         sequence=found.count("sequence_len"),
         usual_sequence=512,
         recompute=wrapped or found.is_on("gradient_checkpointing"),
@@ -810,7 +807,6 @@ def _context_exchange(rotates: str, context: int, heads: int) -> dict[str, Any]:
 
 def _trainer(
     found: Settings,
-    beside: Beside,
     *,
     sequence: int | None,
     usual_sequence: int,
@@ -820,7 +816,6 @@ def _trainer(
     sharding: deepspeed.Sharding | None,
     packing: bool,
     degrees: dict[str, Any] | None = None,
-    offload: tuple[str, ...] = (),
     model_key: str = "model_name_or_path",
     reentrant: bool = False,
     loaded_in: str | None = None,
@@ -845,7 +840,7 @@ def _trainer(
     answers = 2 if kind in script.PAIRED else 1
     notes += script.beyond_supervised(found, kind, adapts=bool(adapters))
     degrees = dict(degrees or {})
-    stage = 0 if sharding is None else sharding.zero
+    stage, offload = (0, ()) if sharding is None else (sharding.zero, sharding.offload)
     wrapped, moved = deepspeed.fsdp_of(found)
     config = found.table("fsdp_config") if isinstance(found.value("fsdp_config"), dict) else None
     engine = (
@@ -855,7 +850,7 @@ def _trainer(
     )
     checkpoints = found.table("gradient_checkpointing_kwargs")
     if sharding is None and wrapped is not None:
-        stage, offload = degrees.get("zero", wrapped), (*offload, *moved)
+        stage, offload = degrees.get("zero", wrapped), moved
     degrees.setdefault("zero", stage)
     degrees.setdefault("recompute", "full" if recompute else "none")
     dropout = adapters.get("lora_dropout")
@@ -887,7 +882,7 @@ def _trainer(
         reference=(kind in script.REFERS and not found.switch("precompute_ref_log_probs")) or None,
         sequence=sequence or usual_sequence,
         precision=precision,
-        offload=offload or (() if sharding is None else sharding.offload),
+        offload=offload,
         reduce_dtype=_reduced_in(precision, sharding, wraps=wrapped is not None),
         engine=deepspeed.ENGINE if sharding is not None and sharding.zero else engine,
         reentrant=checkpoints.switch("use_reentrant", default=reentrant),
