@@ -221,7 +221,7 @@ def _virtual_stages(run: MeasuredRun, model: TransformerConfig) -> Iterator[int]
 # at the optimum (Laplace). Prior widths: 0.2 for shares of a peak, 0.7 for overheads, after the
 # spread of such figures between published fits.
 
-_HUBER: Final = 1.345
+_HUBER: Final = 1.345  # of σ: efficient to 95% for normal residuals (Huber, 1981)
 _ENOUGH_FOR_OUTLIERS: Final = 6
 _LEAST_SCALE: Final = 0.01  # no measured step repeats better than this
 # The first steps trust the rows, or far-off defaults would pass for noise and stay.

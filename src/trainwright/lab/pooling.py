@@ -232,7 +232,7 @@ _ROUNDS: Final = 2
 _STEPS: Final = 4
 _STEPS_LINEAR: Final = 10
 _CONVERGED: Final = 1e-3
-_FROM_MEDIAN: Final = 1.4826
+_FROM_MEDIAN: Final = 1.4826  # median absolute deviation to standard deviation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
