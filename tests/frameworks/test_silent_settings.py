@@ -486,3 +486,41 @@ def test_what_verl_moves_between_steps_is_on_the_device_in_one(tmp_path: Path) -
     job = open_stated(None, script)
     assert job.run.offload and not job.run.on_host
     assert "priced on the device, where a step needs it" in " ".join(job.warnings)
+
+
+TUNED = "base_model: Qwen/Qwen2.5-7B\nsequence_len: 512\nmicro_batch_size: 1\n"
+SHARDED = "distributed_type: FSDP\nnum_processes: 8\nfsdp_config: {{{}}}\n"
+PARTS = "parallelism: {{dp: 2, tp: 2, pp: 1, tp_mode: {}}}\nmodel: {{dtype: bfloat16}}\n"
+OLMO = "global_train_batch_size: 8\nmodel: {{}}\nfsdp: {{}}\ndistributed_strategy: {}\n"
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "word", "known"),
+    [
+        ("axolotl", TUNED + "adapter: {}\n", "llama-adapter", "qlora"),
+        ("axolotl", TUNED + "torch_dtype: {}\n", "float7", "bfloat16"),
+        ("accelerate", "distributed_type: {}\nnum_processes: 8\n", "FSDPS", "MULTI_GPU"),
+        ("accelerate", "distributed_type: NO\nmixed_precision: {}\n", "bf17", "bf16"),
+        ("accelerate", SHARDED, "fsdp_sharding_strategy: FULL", "fsdp_sharding_strategy: 1"),
+        ("nanotron", PARTS, "REDUCE", "REDUCE_SCATTER"),
+        ("olmo", OLMO, "fdsp", "fsdp"),
+    ],
+)
+def test_a_word_that_nobody_knows_is_named_with_what_is_taken_for_it(
+    form: str, text: str, word: str, known: str
+) -> None:
+    last = word.rpartition(" ")[2]
+    assert f"{last}: not known here" in said(read(form, text.format(word)))
+    assert "not known here" not in said(read(form, text.format(known)))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "stage"),
+    [("1", 3), ("SHARD_GRAD_OP", 2), ("HYBRID_SHARD", 3), ("HYBRID_SHARD_ZERO2", 2), ("5", 2)],
+)
+def test_each_strategy_of_fsdp_is_its_stage(strategy: str, stage: int) -> None:
+    run = read("accelerate", SHARDED.format(f"fsdp_sharding_strategy: {strategy}"))
+    assert run.zero == stage
+    foundry = "global_train_batch_size: 8\nmax_seq_len: 512\nmodel: {name: mpt_causal_lm}\n"
+    foundry += f"fsdp_config: {{sharding_strategy: {strategy}}}\n"
+    assert strategy.isdecimal() or read("llm-foundry", foundry).zero == stage

@@ -50,6 +50,16 @@ def test_a_token_visits_as_many_experts_as_the_pass_shows() -> None:
     assert all(row.experts for row in found.layers)
 
 
+def test_experts_that_two_stacks_share_are_idle_once() -> None:
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "head_dim": 16, "num_key_value_heads": 2}
+    text = SMALL | sizes | {"global_head_dim": 16, "num_attention_heads": 4}
+    text |= {"num_experts": 8, "top_k_experts": 2, "moe_intermediate_size": 32}
+    text["layer_types"] = ["sliding_attention", "full_attention"]
+    images = sizes | {"num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 64}
+    found = count({"model_type": "diffusion_gemma", "text_config": text, "vision_config": images})
+    assert found.parameters - found.active_parameters == 2 * 6 * 3 * 64 * 32
+
+
 def test_where_a_pass_needs_values_parameters_are_exact_and_a_note_says_so() -> None:
     found = count({"model_type": "vits", "hidden_size": 64, "num_hidden_layers": 2})
     assert found.parameters > 10**6

@@ -161,16 +161,16 @@ def count_model(document: Mapping[str, Any], *, tokens: int) -> CountedModel:
     for name in experts:
         visited.setdefault(name, _stated_visits(module, name))
     total = _num_parameters(module)
-    routed = {name: _num_parameters(inner) for name, (inner, _) in experts.items()}
-    idle = sum(
-        size - size * min(visited[name], experts[name][1]) // experts[name][1]
-        for name, size in routed.items()
-    )
+    idle: dict[frozenset[int], int] = {}  # by weights, which several modules may share
+    for name, (inner, count) in experts.items():
+        weights, size = frozenset(map(id, inner.parameters())), _num_parameters(inner)
+        rest = size - size * min(visited[name], count) // count
+        idle[weights] = min(rest, idle.get(weights, rest))
     return CountedModel(
         class_name=type(module).__name__,
         model_type=kind,
         parameters=total,
-        active_parameters=total - idle,
+        active_parameters=total - sum(idle.values()),
         parts=tuple(_parts(module)),
         layers=tuple(_layers(module, frozenset(experts))),
         forward_flops=flops,

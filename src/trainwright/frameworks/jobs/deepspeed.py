@@ -356,11 +356,19 @@ def fsdp_stage(config: settings.Settings) -> int:
         value = config.value(name)
         if isinstance(value, bool):
             return 3 if value else 2
-        if isinstance(value, str):
-            return {"SHARD_GRAD_OP": 2, "NO_SHARD": 0, "FALSE": 2}.get(value.upper(), 3)
-    words = {"1": 3, "2": 2, "3": 0, "4": 3, "SHARD_GRAD_OP": 2, "NO_SHARD": 0}
-    strategy = config.value(config.first("sharding_strategy", "fsdp_sharding_strategy"))
-    return words.get(str(strategy).upper(), 3)
+        if value is not None:
+            said = config.word(name, _STRATEGIES, "priced as FULL_SHARD")
+            return _STRATEGIES.get(said or "", 3)
+    name = config.first("sharding_strategy", "fsdp_sharding_strategy")
+    said = config.word(name, _STRATEGIES, "priced as FULL_SHARD")
+    return _STRATEGIES.get(said or "", 3)
+
+
+# What they leave sharded, as stages of ZeRO: the words, and the numbers of PyTorch's enumeration.
+_STRATEGIES: Final = {
+    "1": 3, "2": 2, "3": 0, "4": 3, "5": 2, "full_shard": 3, "shard_grad_op": 2, "no_shard": 0,
+    "hybrid_shard": 3, "hybrid_shard_zero2": 2, "_hybrid_shard_zero2": 2, "true": 3, "false": 2,
+}  # fmt: skip
 
 
 def read_deepspeed(text: str, beside: settings.Beside = settings.NOTHING) -> settings.StatedRun:

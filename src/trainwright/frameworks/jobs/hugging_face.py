@@ -223,6 +223,7 @@ OF_TRLS_OWN: Final = re.compile(r"trl|(?:sft|dpo|orpo|kto|cpo|grpo|rloo|reward_m
 _ALONE: Final = "a rank without a switch: read as adapters beside frozen weights"
 _SWITCHES: Final = ("use_peft", "use_lora", "lora_enable", "lora", "q_lora", "only_optimize_lora")
 _KINDS: Final = ("tuner_type", "train_type", "sft_type", "train_mode")
+_WHOLE: Final = "priced as training of all weights"
 
 
 def _adapts_alone(flags: Mapping[str, Any]) -> bool:
@@ -454,7 +455,7 @@ def _trl(
     loaded_in: str | None = None,
 ) -> StatedRun:
     found.value("deepspeed")
-    kind = found.text(found.first(*_KINDS))
+    kind = found.word(found.first(*_KINDS), ("lora", "qlora", "full", "none", ""), _WHOLE)
     peft = found.switch(found.first("use_peft", "use_lora", "lora_enable", "lora"))
     inside, qlora = found.count("use_llm_lora", least=0), found.switch("q_lora")
     wide, alone = found.count("lora_dim", least=0), found.switch("only_optimize_lora")
@@ -632,7 +633,7 @@ def _megatron_degrees(found: Settings) -> dict[str, Any]:
 def read_axolotl(text: str, beside: Beside = NOTHING) -> StatedRun:
     """A file of axolotl."""
     found = Settings(parse_yaml(text, variables=beside.variables), from_words=True)
-    adapter = found.text("adapter")
+    adapter = found.word("adapter", ("lora", "qlora", "none", "false", ""), _WHOLE)
     linear = found.switch("lora_target_linear")
     paths = (each.rpartition(".")[2] for each in found.texts("lora_target_parameters"))
     inside = [product for name in paths for product in EXPERT_PRODUCTS.get(name, ())]
@@ -695,6 +696,14 @@ def _wraps_checkpoints(found: Settings) -> bool:
     return table.switch(table.first("fsdp_activation_checkpointing", "activation_checkpointing"))
 
 
+# Words of accelerate's own file; `no` is false in YAML (accelerate/utils/dataclasses.py).
+_MIXED: Final = frozenset({"no", "false", "fp32", "bf16", "fp16", "fp8"})
+_DISTRIBUTED: Final = frozenset(
+    {"no", "false", "fsdp", "deepspeed", "megatron_lm", "tpu", "xla", "multi_gpu", "multi_cpu"}
+    | {f"multi_{kind}" for kind in ("xpu", "npu", "mlu", "hpu", "sdaa", "musa", "neuron")}
+)
+
+
 def read_accelerate(text: str, beside: Beside = NOTHING) -> StatedRun:
     """Accelerate's own file; batch, sequence and model belong to the script that it starts."""
     found = Settings(parse_yaml(text, variables=beside.variables), from_words=True)
@@ -702,9 +711,9 @@ def read_accelerate(text: str, beside: Beside = NOTHING) -> StatedRun:
 
 
 def _accelerate(found: Settings, beside: Beside) -> StatedRun:
-    kind = (found.text("distributed_type") or "NO").upper()
+    kind = (found.word("distributed_type", _DISTRIBUTED, "priced as NO") or "no").upper()
     processes, machines = found.count("num_processes"), found.count("num_machines")
-    precision = found.text("mixed_precision")
+    precision = found.word("mixed_precision", _MIXED, "priced as fp32")
     sharding = None
     zero = 0
     offload: tuple[str, ...] = ()
@@ -942,8 +951,11 @@ def _loaded_in(found: Settings) -> str | None:
     given = found.value("model_init_kwargs")
     passed = parse_yaml(given) if isinstance(given, str) and given.startswith("{") else given
     passed = passed if isinstance(passed, dict) else {}
-    own = found.value(found.first("torch_dtype", "dtype"))
+    name = found.first("torch_dtype", "dtype")
+    own = found.value(name)
     said = str(passed.get("dtype") or passed.get("torch_dtype") or own or "")
+    if own and own != "auto" and format_named(str(own)) is None:
+        found.word(name, (), "not used")
     return "bf16" if said == "auto" else format_named(said)
 
 

@@ -280,12 +280,14 @@ def read_nanotron(text: str, beside: settings.Beside = settings.NOTHING) -> sett
     data, context = parallel.count("dp") or 1, parallel.count("context_parallel_size") or 1
     size = tokens.count("micro_batch_size")
     steps = tokens.count("batch_accumulation_per_replica") or 1
-    engine = (parallel.text("pp_engine") or "1f1b").lower()
-    mode = (parallel.text("tp_mode") or "ALL_REDUCE").upper()
+    engine = parallel.word("pp_engine", ("1f1b", "afab"), "priced as 1f1b") or "1f1b"
+    modes = ("all_reduce", "reduce_scatter")
+    mode = parallel.word("tp_mode", modes, "priced as all_reduce")
     schedule = {"afab": "gpipe", "1f1b": "1f1b"}.get(engine, "1f1b")
     recompute = parallel.switch("recompute_layer")
     zero = optimizer.count("zero_stage", least=0, most=3) or 0
-    precision = inside.text("dtype") or "bfloat16"
+    words = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+    precision = inside.word("dtype", words, "priced as bfloat16") or "bfloat16"
     accumulates = optimizer.switch("accumulate_grad_in_fp32")
     factory = optimizer.table("optimizer_factory").text("name")
     model, factor = _nanotron_model(inside.table("model_config"), beside)
@@ -298,7 +300,6 @@ def read_nanotron(text: str, beside: settings.Beside = settings.NOTHING) -> sett
             f"expert_parallel_size {experts} does not fit into dp {data}: experts are priced "
             "whole, over the devices of tensor parallelism; some versions start more for them"
         )
-    words = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
     unknown, changing = found.remarks(harmless=_NANOTRON_HARMLESS, unmodelled=_NANOTRON_UNMODELLED)
     found.check()
     return settings.StatedRun(
@@ -309,7 +310,7 @@ def read_nanotron(text: str, beside: settings.Beside = settings.NOTHING) -> sett
         ep=experts,
         etp=1 if is_spread else None,
         zero=zero,
-        sequence_parallel=mode == "REDUCE_SCATTER" and tensor > 1,
+        sequence_parallel=mode == "reduce_scatter" and tensor > 1,
         micro_batch=size,
         global_batch=None if size is None else size * steps * data,
         sequence=sequence,
@@ -457,8 +458,9 @@ def _composer(
         notes.append("device_train_microbatch_size auto is found by trial; priced as 1")
     else:
         size = found.count("device_train_microbatch_size")
-    precision = found.text("precision") or "amp_bf16"
     words = {"bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "fp32": "fp32"}
+    known = (*words, *(f"amp_{word}" for word in words))
+    precision = found.word("precision", known, "priced by what is in the word") or "amp_bf16"
     own = next((ours for word, ours in words.items() if word in precision), "bf16")
     name = found.table("optimizer").text("name") or default_optimizer
     offload = sharding.switch("activation_cpu_offload")
@@ -479,15 +481,23 @@ def _composer(
     }
 
 
-_SHARDED: Final = {"FULL_SHARD": 3, "SHARD_GRAD_OP": 2, "NO_SHARD": 0, "HYBRID_SHARD": 3, "DDP": 0}
+_SHARDED: Final = {
+    "full_shard": 3, "shard_grad_op": 2, "no_shard": 0, "hybrid_shard": 3, "ddp": 0,
+    "hybrid_shard_zero2": 2, "_hybrid_shard_zero2": 2,
+}  # fmt: skip
+
+
+def _sharded(sharding: settings.Settings) -> int:
+    """The stage of FSDP's strategy, all of its shards where it is not said."""
+    said = sharding.word("sharding_strategy", _SHARDED, "priced as FULL_SHARD")
+    return _SHARDED.get(said or "", 3)
 
 
 def read_llm_foundry(text: str, beside: settings.Beside = settings.NOTHING) -> settings.StatedRun:
     """A training file of LLM-foundry: MPT in full, or a model of the hub by name."""
     found = _read(text, beside)
     sharding = found.table("fsdp_config")
-    strategy = (sharding.text("sharding_strategy") or "FULL_SHARD").upper()
-    zero = _SHARDED.get(strategy, 3) if "fsdp_config" in found else 0
+    zero = _sharded(sharding) if "fsdp_config" in found else 0
     recompute = sharding.switch("activation_checkpointing")
     mixed = sharding.value("mixed_precision")
     reduced = mixed.get("reduce_dtype") if isinstance(mixed, dict) else None
@@ -583,9 +593,9 @@ def read_olmo(text: str, beside: settings.Beside = settings.NOTHING) -> settings
     """A training file of OLMo; a gated `mlp_hidden_size` is twice the real width."""
     found = _read(text, beside)
     sharding, inside = found.table("fsdp"), found.table("model")
-    strategy = (sharding.text("sharding_strategy") or "FULL_SHARD").upper()
-    how = (found.text("distributed_strategy") or "fsdp").lower()
-    zero = 0 if how == "ddp" or how == "single" else _SHARDED.get(strategy, 3)
+    ways = ("fsdp", "ddp", "single")
+    how = found.word("distributed_strategy", ways, "priced as fsdp")
+    zero = 0 if how in ("ddp", "single") else _sharded(sharding)
     kept = found.value("activation_checkpointing")
     shared = _composer(
         found,
@@ -815,7 +825,8 @@ def maxtext_run(found: settings.Settings, *, preset: str | None = None) -> setti
     offload = ("activations to cpu",) if "offload" in policy else ()
     eight = found.text("quantization") or ""
     steps = found.count("gradient_accumulation_steps") or 1
-    dtype = found.text("dtype") or "bfloat16"
+    formats = ("bfloat16", "float32", "bf16", "fp32", "b16")
+    dtype = found.word("dtype", formats, "priced by what is in the word") or "bfloat16"
     found.text("weight_dtype")
     name = found.text(found.first("override_model_name", "model_name")) or preset
     model, changes = None, dict[str, Any]()

@@ -80,10 +80,12 @@ _WORDS_OF_TEXTS: Final[tuple[Schema, ...]] = ({"type": ["boolean", "number"]},)
 class _Ledger:
     """What the tables of one file share: their faults, and which keys were asked for, as what.
 
+    `odd` are notes on words that nobody knows.
     `shapes` has for each key JSON Schemas of what a reader takes, any of them.
     """
 
     faults: list[Fault] = field(default_factory=list)
+    odd: list[str] = field(default_factory=list)
     asked: set[str] = field(default_factory=set)
     shapes: dict[str, list[Schema]] = field(default_factory=dict)
 
@@ -271,6 +273,15 @@ class Settings:
         self._wrong(name, f"one of {', '.join(word for word in words if word)}", value)
         return default
 
+    def word(self, name: str, known: Iterable[str], taken: str) -> str | None:
+        """A text in lower case; `remarks` says what is `taken` for one that is not `known`."""
+        text = self.text(name)
+        found = None if text is None else text.lower()
+        if found is not None and found not in known:
+            path = self._spelled(self._path + name)
+            self._ledger.odd.append(f"{path} {_short(text)}: not known here, {taken}")
+        return found
+
     def texts(self, name: str) -> tuple[str, ...]:
         """A text, or a list of them; empty where it is absent."""
         value = self._asked_for(name, {"type": "array", "items": {"type": "string"}})
@@ -315,7 +326,7 @@ class Settings:
                 notes.append(f"{self._spelled(path)}{said}: changes the answer, not modelled")
             elif names_unknown:
                 unknown.append(self._spelled(path))
-        return tuple(unknown), tuple(notes)
+        return tuple(unknown), (*dict.fromkeys(self._ledger.odd), *notes)
 
     def _plain(self, name: str, *shapes: Schema) -> Any:
         """The value; one that cannot be known is a fault that says what to give."""
