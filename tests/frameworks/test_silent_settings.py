@@ -524,3 +524,57 @@ def test_each_strategy_of_fsdp_is_its_stage(strategy: str, stage: int) -> None:
     foundry = "global_train_batch_size: 8\nmax_seq_len: 512\nmodel: {name: mpt_causal_lm}\n"
     foundry += f"fsdp_config: {{sharding_strategy: {strategy}}}\n"
     assert strategy.isdecimal() or read("llm-foundry", foundry).zero == stage
+
+
+JOBSET = """\
+apiVersion: jobset.x-k8s.io/v1alpha2
+kind: JobSet
+metadata: {{name: a}}
+spec:
+  replicatedJobs:
+  - name: slice
+    replicas: 2
+    template:
+      spec:
+        parallelism: 4
+        template:
+          spec:
+            containers:
+            - name: jax
+              image: b
+              command: [bash, -c, "{command}"]
+              resources: {{limits: {{google.com/tpu: 4}}}}
+"""
+
+
+def test_the_devices_of_all_pods_are_those_of_a_program_without_a_launcher() -> None:
+    words = "model_name=llama3.1-8b per_device_batch_size=2 max_target_length=2048"
+    command = f"python3 -m MaxText.train base.yml {words} ici_fsdp_parallelism=-1"
+    run = read(None, JOBSET.format(command=command), Beside(name="job.yaml"))
+    assert (run.num_devices, run.devices_per_node, run.sequence) == (32, 4, 2048)
+    told = f"torchrun --nnodes 1 --nproc_per_node 2 pretrain_gpt.py {GPT} --micro-batch-size 1"
+    run = read(None, JOBSET.format(command=told), Beside(name="job.yaml"))
+    assert run.num_devices == 2
+
+
+def test_devices_that_a_submitter_is_asked_for_are_named() -> None:
+    words = "model_name=llama3.1-8b per_device_batch_size=2 max_target_length=2048"
+    train = f"python3 -m MaxText.train base.yml {words}"
+    text = f"#!/bin/bash\nxpk workload create {{}} --command='{train}'\n"
+    run = read(None, text.format("--device-type=v5p-256 --num-slices=2"))
+    assert "is not read (--device-type, --num-slices): give --nodes" in said(run)
+    assert "give --nodes" not in said(read(None, text.format("--priority=high")))
+
+
+def test_experts_of_olmoe_are_those_of_its_blocks() -> None:
+    block = "d_model: 64, n_layers: 2, n_heads: 4, vocab_size: 128, mlp_ratio: 1"
+    block += ", activation_type: swiglu, block_type: {}, moe_num_experts: 8, moe_top_k: 3"
+    text = f"global_train_batch_size: 8\nmodel: {{{{{block}}}}}\n"
+    model = read("olmo", text.format("moe")).model
+    assert model is not None
+    assert model.experts is not None
+    assert (model.experts.num_experts, model.experts.experts_per_token) == (8, 3)
+    assert model.experts.ffn_size == 32
+    dense = read("olmo", text.format("sequential")).model
+    assert dense is not None
+    assert dense.experts is None

@@ -97,10 +97,14 @@ def read(name: str | None, text: str, beside: Beside = NOTHING) -> StatedRun:
         if name is None:
             raise InvalidInput.of("from", "is not known by its content; name it by --from FORMAT")
     if beside.name.endswith((".yaml", ".yml")):
-        from trainwright.frameworks.jobs.script import manifest_script
+        from trainwright.frameworks.jobs.script import manifest_devices, manifest_script
 
         if (script := manifest_script(text)) is not None:
-            text, beside = script, replace(beside, name=f"{beside.name.rpartition('.')[0]}.sh")
+            devices = manifest_devices(text)
+            run = read(name, script, replace(beside, name=f"{beside.name.rpartition('.')[0]}.sh"))
+            if run.num_devices is not None or devices.total is None:
+                return run
+            return replace(run, num_devices=devices.total, devices_per_node=devices.per_node)
     name = _CALLED.get(name.lower(), name)
     found = FORMATS.get(name)
     if found is None:
@@ -116,11 +120,11 @@ def read(name: str | None, text: str, beside: Beside = NOTHING) -> StatedRun:
                 raise InvalidInput.of("script", wanted)
             return started.completed(reader(started.text, started.told(beside)), beside.name)
     try:
-        run: StatedRun = reader(text, beside)
+        stated: StatedRun = reader(text, beside)
     except InvalidInput:
         _refuse_script(name, text, beside)
         raise
-    return run
+    return stated
 
 
 # What a file of a format may say, as a JSON Schema: made by the readers themselves

@@ -617,6 +617,8 @@ def read_olmo(text: str, beside: settings.Beside = settings.NOTHING) -> settings
     groups = inside.count("n_kv_heads") or (1 if inside.switch("multi_query_attention") else heads)
     vocabulary = beside.vocabulary or inside.count(inside.first("embedding_size", "vocab_size"))
     inside.value("vocab_size")
+    count = inside.count("moe_num_experts") if inside.value("block_type") == "moe" else None
+    chosen, own = inside.count("moe_top_k") or 2, whole // 2 if gated else whole  # of OLMoE
     tied = inside.switch("weight_tying", default=True)
     rotary, alibi = inside.switch("rope"), inside.switch("alibi")
     biased = inside.switch("include_bias", default=True)
@@ -631,7 +633,10 @@ def read_olmo(text: str, beside: settings.Beside = settings.NOTHING) -> settings
             num_heads=heads,
             num_kv_heads=groups or heads,
             head_size=hidden // heads,
-            ffn_size=whole // 2 if gated else whole,
+            ffn_size=own,
+            experts=None
+            if count is None
+            else Experts(num_experts=count, experts_per_token=chosen, ffn_size=own),
             vocabulary_size=vocabulary,
             norm=Norm.RMS if norm == "rms" else Norm.LAYER,
             activation=Activation.SILU if "swi" in activation else Activation.GELU,

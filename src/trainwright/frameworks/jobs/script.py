@@ -541,6 +541,18 @@ _DEVICES: Final = re.compile(
 
 def manifest_script(text: str) -> str | None:
     """The script that a manifest starts a trainer with, None of any other text."""
+    found = _of_manifest(text)
+    return None if found is None else found[0]
+
+
+def manifest_devices(text: str) -> Devices:
+    """The devices of all pods of a manifest, and of one; None where it says none."""
+    _, pods, each = _of_manifest(text) or ("", 1, None)
+    return Devices(total=_product(pods, each), per_node=each)
+
+
+def _of_manifest(text: str) -> tuple[str, int, int | None] | None:
+    """The script of a manifest, its pods, and how many devices one of them asks for."""
     if "apiVersion" not in text or "kind" not in text:
         return None
     try:
@@ -549,18 +561,18 @@ def manifest_script(text: str) -> str | None:
         return None
     for document in documents:
         if isinstance(document, dict) and document.get("kind") in _KINDS:
-            script = _script_of(document)
-            if script is not None:
-                return script
+            found = _script_of(document)
+            if found is not None:
+                return found
     return None
 
 
-def _script_of(document: Mapping[str, Any]) -> str | None:
+def _script_of(document: Mapping[str, Any]) -> tuple[str, int, int | None] | None:
     spec = document.get("spec")
     if not isinstance(spec, dict):
         return None
     if document["kind"] == "RayJob" and isinstance(spec.get("entrypoint"), str):
-        return f"#!/bin/bash\n{spec['entrypoint']}\n"
+        return f"#!/bin/bash\n{spec['entrypoint']}\n", 1, None
     containers = [each for each in _containers(spec, 0) if _command(each) is not None]
     if not containers:
         return None
@@ -579,7 +591,9 @@ def _script_of(document: Mapping[str, Any]) -> str | None:
             variables[str(one.get("name"))] = one["value"]
     lines = [f"export {name}={shlex.quote(str(value))}" for name, value in variables.items()
              if re.fullmatch(r"[A-Za-z_]\w*", name)]  # fmt: skip
-    return "\n".join(("#!/bin/bash", *lines, _command(own) or "", ""))
+    text = "\n".join(("#!/bin/bash", *lines, _command(own) or "", ""))
+    known = re.fullmatch(r"[1-9][0-9]{0,4}", str(each))
+    return text, pods, None if known is None else int(known[0])
 
 
 def _containers(value: Any, depth: int) -> Iterator[dict[str, Any]]:

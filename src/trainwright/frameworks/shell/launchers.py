@@ -9,7 +9,7 @@ take no value; the tables below have those, from the programs' manuals.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -498,6 +498,18 @@ _SUBMITTERS: Final = {
 }  # fmt: skip
 
 
+# What they say of the devices that the text runs on.
+_ELSEWHERE: Final = re.compile(
+    r"--(device-type|tpu-type|tpu-topology|num-nodes|num-slices|worker-count|accelerator)(?:=.*)?"
+)
+
+
+def _sizes_elsewhere(words: Sequence[Value]) -> Iterator[tuple[str, Value | None]]:
+    for word in words:
+        if (found := _ELSEWHERE.fullmatch(_plain(word))) is not None:
+            yield found[1], word
+
+
 def _told(words: Sequence[str], at: int, *options: str, here: bool) -> InnerShell | None:
     """The shell that runs the text of one of some options: `--wrap TEXT`, or `--wrap=TEXT`.
 
@@ -543,7 +555,7 @@ def trainer_call(command: Command) -> TrainerCall | None:
     for words in command.within:
         layers, at = peel([_plain(word) for word in words])
         if at < len(words) and _base(_plain(words[at])) in _SUBMITTERS:
-            launchers.append(Launcher(SUBMITTER, ()))
+            launchers.append(Launcher(SUBMITTER, tuple(_sizes_elsewhere(words))))
         launchers += [_launcher(layer, words) for layer in layers]
     words = command.words
     texts = [_plain(word) for word in words]
