@@ -578,3 +578,14 @@ def test_experts_of_olmoe_are_those_of_its_blocks() -> None:
     dense = read("olmo", text.format("sequential")).model
     assert dense is not None
     assert dense.experts is None
+
+
+def test_what_serves_a_trainer_on_every_node_is_none() -> None:
+    text = "#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --gres=gpu:8\n#SBATCH --ntasks-per-node=1\n"
+    text += "srun --ntasks=2 ${BIN}ray start --head --num-gpus 8 --block &\n"
+    text += "${BIN}python -m verl.trainer.main_ppo data.max_prompt_length=512 "
+    text += "data.max_response_length=512 actor_rollout_ref.model.path=Qwen/Qwen3-8B "
+    text += "actor_rollout_ref.actor.ppo_mini_batch_size=32 trainer.n_gpus_per_node=8 "
+    text += "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2 trainer.nnodes=2\n"
+    run = read(None, text, Beside(name="run.sh"))
+    assert (run.model_name, run.num_devices, run.sequence) == ("Qwen/Qwen3-8B", 16, 1024)

@@ -342,7 +342,11 @@ def peel(words: Sequence[str]) -> tuple[list[tuple[str, int, int]], int]:
 
 
 def _base(word: str) -> str:
-    return word.rpartition("/")[2]
+    """The name of a program, without its folder and what stands for it: `${BIN}python`."""
+    name = word.rpartition("/")[2]
+    while len(name) > 1 and (name[0] == _OPEN or has_holes(name[0])):
+        name = name[1:]
+    return name
 
 
 def _is_module_option(word: str) -> bool:
@@ -576,7 +580,11 @@ def trainer_call(command: Command) -> TrainerCall | None:
         or (last is not None and bool(layers) and last.name == "environment" and last.has("m"))
         or (behind and last is not None)
         or _base(texts[at]) in _OWN_PROGRAMS
-        or (any(each.name in _DISTRIBUTED for each in launchers) and _has_options(texts[at + 1 :]))
+        or (
+            any(each.name in _DISTRIBUTED for each in launchers)
+            and _base(texts[at]) not in _SERVICES
+            and _has_options(texts[at + 1 :])
+        )
     ):
         place = at
     if place is None:
@@ -593,6 +601,10 @@ def trainer_call(command: Command) -> TrainerCall | None:
 
 _STARTS_PYTHON: Final = frozenset(
     {_TORCHRUN, "deepspeed", "accelerate", "composer", "tune", "colossalai", "msrun"}
+)
+# What a launcher starts beside a trainer, or before it.
+_SERVICES: Final = frozenset(
+    {"ray", "vllm", "nvidia-smi", "rocm-smi", "pip", "rm", "curl", "rsync"}
 )
 _OWN_PROGRAMS: Final = frozenset(
     {
