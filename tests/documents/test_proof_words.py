@@ -73,7 +73,7 @@ def test_a_proof_says_with_what_a_run_is_made_smaller():
     assert proof(moved) == words("megatron").replace(" is faster", f" with {said} is faster")
     left = replace(moved, status=Status.GAP, gap=0.012)
     assert proof(left).endswith(
-        f"to a proved bound on all plans that megatron launches with {said}"
+        f"to a proved bound on every plan that the request admits and megatron launches with {said}"
     )
 
 

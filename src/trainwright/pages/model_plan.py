@@ -210,10 +210,10 @@ def _blocks(document: ModelPlanResult) -> Iterator[tuple[str, str]]:
         what = "what binds" if document.stages else "what cannot fit"
         yield what, document.binding.description
     if document.step_time_s is not None and document.lower_bound_s:
-        launched = plan_view.launched_in_words(document.request.space)
-        left = f"at most {format_percent_up(document.gap or 0.0)} can be won by plans{launched}"
+        space = plan_view.proved_space(document)
+        left = f"at most {format_percent_up(document.gap or 0.0)} can be won by another {space}"
         if document.status is Status.OPTIMAL:
-            left = f"no {plan_view.proved_space(document)} is faster"
+            left = f"no {space} is faster"
         kind = document.bound_kind or "unproved"
         yield f"bound ({kind})", f"{format_seconds(document.lower_bound_s)}: {left}"
     if document.stages and not document.groups:
