@@ -197,6 +197,71 @@ def test_an_amount_in_a_spec_that_would_overflow_totals_is_named(name):
         ScheduleSpec(**{**ones, name: (1e308,)})
 
 
+def recomputing() -> ScheduleSpec:
+    """A rank with room for one activation, or for all where it recomputes."""
+    return ScheduleSpec(
+        forward_s=(2.0, 1.0),
+        input_grad_s=(2.0,),
+        weight_grad_s=(1.0,),
+        transfer_s=(1.0,),
+        forward_bytes=(4.0, 1.0),
+        limit_bytes=(7.0, 3.0),
+        recompute_saved_bytes=(3.0, 0.0),
+        recompute_s=(0.5,),
+    )
+
+
+def test_a_bound_on_given_orders_holds_for_orders_that_recompute():
+    stored = Schedule.from_orders(
+        [
+            [
+                Action(kind, stage, microbatch)
+                for microbatch in range(3)
+                for kind in (ActionKind.F, ActionKind.B)
+            ]
+            for stage in range(2)
+        ]
+    )
+    asked = {"spec": recomputing(), "ranks": 2, "microbatches": 3}
+    alone = trainwright.schedule(simulate=stored, **asked).document
+    found = trainwright.schedule(search=True, evaluations=200, **asked).document
+    assert any("R" in row for row in found.orders)
+    assert alone.lower_bound_s <= found.makespan_s < alone.makespan_s
+    for more in ({}, {"search": True, "evaluations": 200}):
+        front = trainwright.schedule(
+            pareto=True, placement="loop", virtual_stages=1, **more, **asked
+        ).document
+        assert front.lower_bound_s <= found.makespan_s
+        for point in front.points:
+            roomy = point.peak_activations >= found.peak_activations
+            assert not roomy or point.lower_bound_s <= found.makespan_s
+
+
+def test_what_is_recomputed_where_a_rank_waits_makes_no_step_longer(tmp_path):
+    # Rank 0 recomputes before the first gradient comes back: 54 s was claimed of such pipelines.
+    spec = ScheduleSpec(
+        rank_of_stage=(0, 1),
+        forward_s=(6.0, 3.0),
+        input_grad_s=(4.0,),
+        weight_grad_s=(3.0, 1.0),
+        backward_s=(6.0, 5.5),
+        transfer_s=(4.0,),
+        forward_bytes=(1.0, 4.0),
+        input_grad_bytes=(1.0, 0.0),
+        static_bytes=(3.0, 2.0),
+        limit_bytes=(5.0, 6.0),
+        recompute_saved_bytes=(0.5, 2.0),
+        recompute_s=(5.0, 3.0),
+    )
+    report = trainwright.schedule(search=True, spec=spec, microbatches=3, evaluations=20)
+    document = report.document
+    assert document.makespan_s == 52.0
+    assert document.lower_bound_s <= document.bound_at_placement.lower_bound_s <= 52.0
+    path = tmp_path / "schedule.json"
+    report.save(path)
+    assert "52 s" in str(trainwright.explain(path))
+
+
 def test_one_placement_has_one_bound():
     found = trainwright.schedule(search=True, placement="v", evaluations=100, **SIZE).document
     assert found.bound_at_placement is None

@@ -105,7 +105,7 @@ class CriticalPath:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundAtPlacement:
-    """How much shorter a schedule of the placement found could be, where others were tried, too."""
+    """How much shorter a schedule of the pipeline found (placement, chunks, modes) could be."""
 
     lower_bound_s: float
     bound: str
@@ -277,11 +277,14 @@ def bound_for(case: ScheduleCase, schedule: Schedule, costs: ScheduleCosts) -> B
 
 
 def bound_within(case: ScheduleCase, schedule: Schedule, costs: ScheduleCosts) -> Bound:
-    """The bound on every schedule of one pipeline placed so within the limits of the case."""
+    """The bound on every schedule of one pipeline placed so within the limits of the case.
+
+    Where stages may recompute, on schedules in which any do.
+    """
     return proved_bound(
         schedule.placement,
         schedule.num_microbatches,
-        costs,
+        case.leanest(schedule, costs),
         objective=Objective(case.objective),
         max_activations=case.max_activations,
         offload=bool(case.spec.offload_s),
@@ -413,6 +416,7 @@ def _with_schedule(
     assert bound is not None, "a schedule comes with a bound"
     objective = Objective(case.objective)
     gap = relative_gap(objective.of(timeline), bound.value_s)
+    cut = replace(case, parts_per_stage=answer.parts_per_stage)
     status = status_at(gap)
     return replace(
         bare,
@@ -423,7 +427,7 @@ def _with_schedule(
         bound_kind=BoundKind.PROVED,
         gap=gap,
         bound_at_placement=_bound_at_placement(answer, objective.of(timeline)),
-        bound_at_peak=_bound_at_peak(timeline, case),
+        bound_at_peak=_bound_at_peak(timeline, cut),
         rank_of_stage=timeline.schedule.placement.rank_of_stage,
         orders=order_rows(timeline.schedule),
         **figures(timeline, counts_bytes=case.counts_bytes),
@@ -472,11 +476,12 @@ def _bound_at_peak(timeline: Timeline, case: ScheduleCase) -> BoundAtPeak | None
         return None
     peak = max(schedule.peak_activations)
     if misfit(schedule, costs.memory, max_activations=peak, costs=costs) is not None:
-        costs = case.without_limits.costs_of(schedule)  # no bound within them is about these orders
+        case = case.without_limits  # no bound within them is about these orders
+        costs = case.costs_of(schedule)
     bound = proved_bound(
         schedule.placement,
         schedule.num_microbatches,
-        costs,
+        case.leanest(schedule, costs),
         objective=objective,
         max_activations=peak,
     )
@@ -612,7 +617,7 @@ def _verdict(document: ScheduleResult) -> str:
         best = f"{document.objective} within {format_percent_up(document.gap or 0.0)} of the best"
         own = document.bound_at_placement
         met = own is not None and own.gap <= OPTIMAL_TOLERANCE
-        return f"{best}, optimal for its placement" if met else best
+        return f"{best}, optimal for its pipeline" if met else best
     if document.status is Status.INFEASIBLE:
         return "infeasible" if document.makespan_s is None else "does NOT fit"
     return "unknown: the limit was reached before a schedule was found"
@@ -636,7 +641,7 @@ def _figure_rows(document: ScheduleResult) -> Iterator[tuple[str, ...]]:
         yield "bound", time(document.lower_bound_s), "", note
     own = document.bound_at_placement
     if own is not None and own.lower_bound_s > (document.lower_bound_s or 0.0):
-        yield "", time(own.lower_bound_s), "", f"nor of this placement, by {own.bound}"
+        yield "", time(own.lower_bound_s), "", f"nor of this pipeline, by {own.bound}"
     at_peak = document.bound_at_peak
     if at_peak is not None and at_peak.lower_bound_s > _best_bound_s(document):
         note = f"nor with no more than {at_peak.max_activations} activations, by {at_peak.bound}"

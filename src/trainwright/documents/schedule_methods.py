@@ -71,6 +71,7 @@ from trainwright.scheduling.families import (
 from trainwright.scheduling.families.family import without_limits
 from trainwright.scheduling.search import (
     ParetoPoint,
+    bound_of_point,
     lower_bound,
     many_limits,
     named_front,
@@ -318,7 +319,8 @@ def by_search(
     schedule = outcome.schedule
     parts = schedule.placement.num_stages // question.costs.num_stages
     limit = None if case.max_activations is None else case.max_activations * parts
-    own = bound_within(replace(case, max_activations=limit), schedule, outcome.timeline.costs)
+    cut = replace(case, max_activations=limit, parts_per_stage=parts)
+    own = bound_within(cut, schedule, outcome.timeline.costs)
     own = max(outcome.pipeline_bound, own, key=lambda bound: bound.value_s)
     return Answer(
         family=_SEARCH,
@@ -690,7 +692,7 @@ def _front_again(document: ScheduleResult, case: ScheduleCase, question: SearchQ
         value_s = question.objective.of(timeline)
         peak = max(timeline.schedule.peak_activations)
         one = candidates(replace(question, max_activations=peak))[0]
-        least = lower_bound(question, one, num_labels=0)
+        least = bound_of_point(question, one, num_labels=0)
         made = ParetoPoint(
             timeline=timeline,
             value_s=value_s,

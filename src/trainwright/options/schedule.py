@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from trainwright.plans.schedule import ActionKind, Placement, Schedule, Schedule
 from trainwright.scheduling.candidates import with_recompute
 from trainwright.scheduling.orders import cut_microbatches, cut_stages
 from trainwright.units import TimeUnit, parse_action_time, parse_memory
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 # Which way to a schedule is asked for, and what only some of them need
 # ---------------------------------------------------------------------
@@ -152,13 +155,22 @@ class ScheduleCase:
 
     def costs_of(self, schedule: Schedule) -> ScheduleCosts:
         """The costs of orders, per slice; where a stage recomputes, its forward keeps less."""
+        actions = schedule.actions
+        recomputed = np.zeros(schedule.placement.num_stages, np.bool_)
+        recomputed[actions[actions[:, 0] == ActionKind.R, 1]] = True
+        return self._costs_of(schedule, recomputed)
+
+    def leanest(self, schedule: Schedule, costs: ScheduleCosts) -> ScheduleCosts:
+        """The `costs` of orders, or where stages may recompute, as if all did: none holds less."""
+        if self.spec.saved_bytes is None:
+            return costs
+        return self._costs_of(schedule, np.ones(schedule.placement.num_stages, np.bool_))
+
+    def _costs_of(self, schedule: Schedule, recomputed: NDArray[np.bool_]) -> ScheduleCosts:
         costs, saved = self.costs(schedule.placement), self.spec.saved_bytes
         costs = cut_microbatches(
             costs, schedule.num_slices, attention_share=self.spec.attention_share
         )
-        actions = schedule.actions
-        recomputed = np.zeros(costs.num_stages, np.bool_)
-        recomputed[actions[actions[:, 0] == ActionKind.R, 1]] = True
         if saved is None or not recomputed.any():
             return costs
         described = costs.num_stages // self.parts_per_stage

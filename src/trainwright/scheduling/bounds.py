@@ -181,9 +181,10 @@ class Holding:
 class LeastCosts:
     """Least times by stage, and limits; `*_transfer_s` [S-1] are 0 within a rank.
 
-    `work_s` [S] is what a rank works for one microbatch of the stage; `overlap_s` [p] what
-    overlapped pairs save it at most per microbatch. `copies_s` [S], where activations may wait on
-    the host, is the time on the link for the way there and back.
+    `work_s` [S] is what a rank works for one microbatch of the stage, `hurried_s` [S] that without
+    R, which may run where the rank waits; `overlap_s` [p] what overlapped pairs save it at most per
+    microbatch. `copies_s` [S], where activations may wait on the host, is the time on the link for
+    the way there and back.
     """
 
     placement: Placement
@@ -191,6 +192,7 @@ class LeastCosts:
     input_grad_s: Floats
     weight_grad_s: Floats
     work_s: Floats
+    hurried_s: Floats
     overlap_s: Floats
     forward_transfer_s: Floats
     backward_transfer_s: Floats
@@ -236,6 +238,7 @@ class LeastCosts:
             input_grad_s=first,
             weight_grad_s=shortest - first,
             work_s=duration[_F] + both + extra,
+            hurried_s=duration[_F] + both,
             overlap_s=_overlap_s(placement, costs, both),
             forward_transfer_s=np.where(crossing, costs.forward_transfer_s, 0.0),
             backward_transfer_s=np.where(crossing, costs.backward_transfer_s, 0.0),
@@ -452,7 +455,7 @@ def _window(
             own_s -= head_s
             best = max(best, idle_s + to_end_s if before_last else 0.0)  # of stage 0's rank
         best = max(best, own_s)
-    return m * float(least.work_s[stages].sum()) + best
+    return m * float(least.hurried_s[stages].sum()) + best
 
 
 def _starts(least: LeastCosts, room: _Room, stages: list[int], m: int) -> tuple[_Start, ...]:
@@ -462,7 +465,7 @@ def _starts(least: LeastCosts, room: _Room, stages: list[int], m: int) -> tuple[
     filled_s = min(_fill(room.room, room.most_forward_s(forward_s)), m * forward_s.sum())
     last_s = float(before_input_grad_s[-1] - filled_s)
     started, passed = room.passed_before_first_input_grad()
-    other_s = float(least.work_s[stages[1:]].sum())
+    other_s = float(least.hurried_s[stages[1:]].sum())
     first_s = before_input_grad_s[0] - min(started, m) * forward_s[0] - min(passed, m) * other_s
     return (
         _Start(last_s + max(num_trips - 1, 0) * trip_s, m * room.through > room.room),

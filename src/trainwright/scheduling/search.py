@@ -346,12 +346,17 @@ def _search_of(
     attempts = [_sharper(question, attempt, num_labels, part) for attempt in attempts]
     wider: list[Bound] = []
     if question.recompute_saved_bytes is not None and len(tries) > 1:
-        wider = _bounds_of_any_recompute(question, attempts, part)
+        placements = {attempt.candidate.placement: attempt for attempt in attempts}
+        share = _NUM_LABELS // len(placements)
+        wider = [
+            _bound_of_any_recompute(question, placement, share, _asks(part, attempt))
+            for placement, attempt in placements.items()
+        ]
     if len(attempts) == 1:
         attempts = [_searched_alone(question, attempts[0], budget)]
         return _outcome(question, attempts, wider, budget, was_cut=part.stopped)
-    share = _FIRST_ROUND / len(attempts)
-    attempts = [_searched(question, attempt, share, budget) for attempt in attempts]
+    first = _FIRST_ROUND / len(attempts)
+    attempts = [_searched(question, attempt, first, budget) for attempt in attempts]
     rest = (1.0 - _FIRST_ROUND) / _FINALISTS
     order = sorted(range(len(attempts)), key=lambda at: attempts[at].value_s)
     for at in order[:_FINALISTS]:
@@ -771,27 +776,34 @@ def _least_bound(bounds: Sequence[Bound]) -> Bound:
     return next(bound for bound in bounds if bound.value_s <= least_s)
 
 
-def _bounds_of_any_recompute(
-    question: SearchQuestion, attempts: Sequence[_Attempt], budget: Budget
-) -> list[Bound]:
-    """Whichever stages recompute, of which candidates are a few: all keep less, R is free.
+def _bound_of_any_recompute(
+    question: SearchQuestion,
+    placement: Placement,
+    num_labels: int,
+    poll: Callable[[], bool] | None,
+) -> Bound:
+    """Whichever stages recompute, of which candidates are a few: all keep less, R is free."""
+    least = LeastCosts.of(
+        placement,
+        recomputed_everywhere(question, parts=placement.num_stages // question.costs.num_stages),
+        max_activations=activation_limit(question, placement),
+        offload=question.offload,
+    )
+    return _best_with_crossings(question, least, num_labels, poll)
 
-    One per placement.
-    """
-    placements = {attempt.candidate.placement: attempt for attempt in attempts}
-    found = []
-    for placement, attempt in placements.items():
-        least = LeastCosts.of(
-            placement,
-            recomputed_everywhere(
-                question, parts=placement.num_stages // question.costs.num_stages
-            ),
-            max_activations=activation_limit(question, placement),
-            offload=question.offload,
-        )
-        num_labels = _NUM_LABELS // len(placements)
-        found.append(_best_with_crossings(question, least, num_labels, _asks(budget, attempt)))
-    return found
+
+def bound_of_point(
+    question: SearchQuestion,
+    candidate: Candidate,
+    *,
+    num_labels: int,
+    poll: Callable[[], bool] | None = None,
+) -> Bound:
+    """The bound on a point of a front: of one placement, whatever is recomputed."""
+    if question.recompute_saved_bytes is None:
+        return lower_bound(question, candidate, num_labels=num_labels, poll=poll)
+    at_peak = replace(question, max_activations=candidate.activation_limit)
+    return _bound_of_any_recompute(at_peak, candidate.placement, num_labels, poll)
 
 
 def default_evaluations(num_actions: int) -> int:
@@ -939,7 +951,7 @@ def _point(
         value_s=value_s,
         peak_activations=peak,
         peak_bytes=float(timeline.peak_bytes.max()),
-        bound=lower_bound(question, candidate, num_labels=num_labels, poll=asked),
+        bound=bound_of_point(question, candidate, num_labels=num_labels, poll=asked),
         source=source,
     )
 
