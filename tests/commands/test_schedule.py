@@ -237,6 +237,26 @@ def test_a_bound_on_given_orders_holds_for_orders_that_recompute():
             assert not roomy or point.lower_bound_s <= found.makespan_s
 
 
+@pytest.mark.parametrize("stages", [2, 4, 6])
+def test_forwards_may_keep_nothing_where_gradients_do(stages):
+    each = (1.0,) * stages
+    spec = ScheduleSpec(
+        forward_s=each,
+        input_grad_s=each,
+        weight_grad_s=each,
+        forward_bytes=(2.0,),
+        input_grad_bytes=(1.0,),
+        limit_bytes=(9.0,),
+        recompute_saved_bytes=(2.0,),
+        recompute_s=(1.0,),
+    )
+    placement = "loop" if stages == 2 else "wave"
+    asked = {"spec": spec, "ranks": 2, "microbatches": 3, "evaluations": 20}
+    found = trainwright.schedule(search=True, placement=placement, **asked).document
+    assert found.lower_bound_s <= found.makespan_s
+    assert max(found.peak_memory_bytes_per_rank) <= 9.0
+
+
 def test_what_is_recomputed_where_a_rank_waits_makes_no_step_longer(tmp_path):
     # Rank 0 recomputes before the first gradient comes back: 54 s was claimed of such pipelines.
     spec = ScheduleSpec(

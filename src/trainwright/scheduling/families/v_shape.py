@@ -319,7 +319,7 @@ def adaptive_order(request: FamilyRequest) -> Schedule | None:
     p, placement = request.num_ranks, two_chunks_in_v(request)
     asked = min(request.max_activations or 2 * p, 2 * p)
     costs = limited_costs(request, placement, max_activations=asked)
-    fitting = int(activations_that_fit(costs.memory, placement).min())
+    fitting = int(min(asked, *activations_that_fit(costs.memory, placement)))
     for orders in (_dense_orders(request, fitting), _sparse_orders(p, fitting)):
         best = _least(orders, request, ADAPTIVE_V, placement, costs)
         if best is not None:

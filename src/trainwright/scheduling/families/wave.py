@@ -43,7 +43,7 @@ def order(request: family.FamilyRequest) -> Schedule | None:
     placement = place(request)
     asked = request.max_activations or placement.num_stages
     costs = family.limited_costs(request, placement, max_activations=asked)
-    fitting = int(family.activations_that_fit(costs.memory, placement).min())
+    fitting = int(min(asked, *family.activations_that_fit(costs.memory, placement)))
     for blocks in (_dense_blocks(placement, fitting), _sparse_blocks(placement, fitting)):
         orders = [partial(_without_weight_grads, block) for block in blocks]
         best = best_of(orders, placement, costs, num_microbatches=request.num_microbatches)
