@@ -119,6 +119,22 @@ def test_what_is_said_of_a_search_is_held_against_its_orders(changes, message, t
     assert message in str(refused.value)
 
 
+def test_a_request_of_another_size_is_refused(tmp_path):
+    asked = {"ranks": 2, "microbatches": 3, "evaluations": 50}
+    value = trainwright.schedule(search=True, placement="v", memory_limit=3, **asked).to_dict()
+    larger = value["request"] | {"num_ranks": 4}
+    for changes, message in (
+        ({"request": larger}, "request.num_ranks: must be 2, as in the orders, got 4"),
+        ({"parts_per_stage": -1}, "parts_per_stage: must be >= 1, got -1"),
+    ):
+        (tmp_path / "doc.json").write_text(json.dumps(value | changes), encoding="utf-8")
+        with pytest.raises(InvalidInput) as refused:
+            trainwright.explain(tmp_path / "doc.json")
+        assert message in str(refused.value)
+    with pytest.raises(InvalidInput, match="parts_per_stage: must be >= 1"):
+        trainwright.schedule(simulate=tmp_path / "doc.json")
+
+
 def test_a_solvers_bound_is_believed_where_a_solver_was_asked_for(tmp_path):
     value = trainwright.schedule(**SIZE, **LOOKED_FOR).to_dict()
     proved = {"bound": "solver", "lower_bound_s": value["makespan_s"], "gap": 0.0}

@@ -335,6 +335,8 @@ def spec_content(spec: ScheduleSpec) -> dict[str, Any]:
 def case_of(document: ScheduleResult, *, source: str | None = None) -> ScheduleCase:
     """The costs and limits of a document, to price orders with."""
     request, parts = document.request, document.parts_per_stage or 1
+    if parts < 1:
+        raise InvalidInput.of("parts_per_stage", f"must be >= 1, got {parts}", source=source)
     limit = request.max_activations
     path = "request.costs.content"
     spec = decode(ScheduleSpec, request.costs.content, path=path, source=source)

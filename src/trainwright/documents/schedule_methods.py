@@ -580,6 +580,9 @@ def remake_schedule(document: ScheduleResult) -> ScheduleResult:
     request, timeline = document.request, timeline_of(document)
     if request.method not in tuple(Method):
         raise InvalidInput.of("request.method", one_of(tuple(Method), request.method))
+    if timeline is not None and request.num_ranks != timeline.schedule.num_ranks:
+        problem = f"must be {timeline.schedule.num_ranks}, as in the orders"
+        raise InvalidInput.of("request.num_ranks", f"{problem}, got {request.num_ranks}")
     method = Method(request.method)
     case = case_of(document)
     if method is Method.SIMULATE:
