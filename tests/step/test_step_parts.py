@@ -151,3 +151,40 @@ def test_an_update_moves_of_a_layer_what_it_moves_of_each_parameter(recipe: Reci
         found = zero.touched_bytes(0, (1, 1), state, counts * numbers.weight_bytes)
         each = zero.touched_per_parameter(numbers)
         assert float(found) == pytest.approx(each * counts.sum(), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        Recipe(),
+        Recipe(reduce_dtype="bf16"),
+        Recipe(gradient_dtype="bf16", reduce_dtype="fp32"),
+        Recipe(offload=Offload(gradients=1.0)),
+    ],
+    ids=["kept", "narrow", "wide", "hosted"],
+)
+def test_gradients_of_tied_words_travel_once_and_as_wide_as_all_others(recipe: Recipe) -> None:
+    tied = catalog.model("gpt2").config
+    cluster = catalog.cluster("dgx-h100").with_nodes(1)
+
+    def exchanged(model, pipeline: int) -> list[float]:
+        run = Configuration(
+            parallelism=Parallelism(data=2, pipeline=pipeline),
+            microbatch_size=1,
+            global_batch=16,
+            sequence_length=1024,
+            schedule="1f1b",
+            recipe=recipe,
+        )
+        profile = estimator_of(model, cluster, run).profile(point_of(run))
+        work, _ = work_of_plan(plan_of(run, profile), profile, cluster)
+        elsewhere = work.stages[0].shared_gradient_bytes
+        return [sum(float(each.sync_bytes.sum()) for each in work.stages), elsewhere]
+
+    words = 50_304 * 768 * recipe.numbers("bf16").sync_bytes
+    once, _ = exchanged(tied, 1)
+    twice, elsewhere = exchanged(tied, 2)
+    apart, nothing = exchanged(replace(tied, tied_embeddings=False), 1)
+    assert elsewhere == pytest.approx(words)
+    assert (twice - once, apart - once) == pytest.approx((words, words))
+    assert nothing == 0

@@ -445,6 +445,16 @@ class CostTable:
         """The rows of one class."""
         return range(int(self.class_offsets[layer_class]), int(self.class_offsets[layer_class + 1]))
 
+    def share_of_tied(self, tied: SharedParameters, row: int) -> float:
+        """What part of the dense state of a row is the tied tensor: it may hold more than that."""
+        weight = float(self.static_bytes[row, 0, StaticKind.WEIGHT])
+        own = tied.bytes / int(self.tensor_parallel[row])
+        return min(1.0, own / weight) if weight > 0 else 0.0
+
+    def tied_gradient_bytes(self, tied: SharedParameters, row: int) -> float:
+        """Gradients of the tied tensor on a device with that row, as replicas exchange them."""
+        return self.share_of_tied(tied, row) * float(self.gradient_sync_bytes[row, 0])
+
     def boundary_of(self, row: int) -> Floats:
         """Boundary bytes of a row: incoming edges, then outgoing; empty means zeros."""
         return self.boundary_bytes[self.boundary_offsets[row] : self.boundary_offsets[row + 1]]

@@ -32,7 +32,6 @@ from trainwright.plans.plan import DEFAULT_SCHEDULE, Parallelism
 from trainwright.profile import (
     CostTable,
     Profile,
-    SharedParameters,
     StaticKind,
     Structure,
     TimeKind,
@@ -282,8 +281,7 @@ def cut_head(profile: Profile, p: int, lines: Lines, hops: AxisHops) -> CutHead:
     exposed_s = _exposed_s(costs, rows)
     holders = [i for i, layer in enumerate(structure.layers) if layer.name == _EMBEDDING]
     held = {i: _fastest_row(costs, structure.layers[i].layer_class) for i in holders} | row_of
-    tensor = int(costs.tensor_parallel[rows[0]])
-    static, sync_bytes, trained = _state_of(held, profile, tensor)
+    static, sync_bytes, trained = _state_of(held, profile)
     # The input of the head is not cut: every rank has it whole.
     given = sum(edge.bytes for edge in structure.edges if edge.target == layers[0])
     kept = float(costs.saved_bytes[rows].sum())
@@ -406,8 +404,8 @@ def _work(
 ) -> StageWork:
     costs = profile.costs
     forward_s, input_grad_s, weight_grad_s, recompute_s = _phase_sums_s(costs, rows)
-    static, sync_bytes, trained = _state_of(row_of, profile, stage.tensor_parallel)
-    elsewhere = _gradients_elsewhere(row_of, profile, stage.tensor_parallel)
+    static, sync_bytes, trained = _state_of(row_of, profile)
+    elsewhere = _gradients_elsewhere(row_of, profile)
     static.flags.writeable = sync_bytes.flags.writeable = trained.flags.writeable = False
     exposed_s = _exposed_s(costs, rows)
     weights = costs.static_bytes[rows][:, :, StaticKind.WEIGHT].sum(axis=1)
@@ -431,9 +429,7 @@ def _work(
     )
 
 
-def _state_of(
-    row_of: Mapping[int, int], profile: Profile, tensor: int
-) -> tuple[Floats, Floats, Floats]:
+def _state_of(row_of: Mapping[int, int], profile: Profile) -> tuple[Floats, Floats, Floats]:
     """Static [2, 3], synchronised [2] and trained bytes [2] of some layers, tied ones once."""
     costs, rows = profile.costs, list(row_of.values())
     static = costs.static_bytes[rows].sum(axis=0)
@@ -444,22 +440,20 @@ def _state_of(
         if not here:
             continue
         holder = row_of[here[0]]
-        shared = _shared_static_bytes(group, holder, tensor, costs)
-        static[0] -= shared * (len(here) - 1)
-        sync_bytes[0] -= float(shared[StaticKind.GRADIENT]) * (len(here) - 1)
-        if costs.updated_weight_bytes[holder, 0] > 0:
-            trained[0] -= float(shared[StaticKind.WEIGHT]) * (len(here) - 1)
+        share, others = costs.share_of_tied(group, holder), len(here) - 1
+        static[0] -= costs.static_bytes[holder, 0] * share * others
+        sync_bytes[0] -= costs.tied_gradient_bytes(group, holder) * others
+        trained[0] -= float(costs.updated_weight_bytes[holder, 0]) * share * others
     return static, sync_bytes, trained
 
 
-def _gradients_elsewhere(row_of: Mapping[int, int], profile: Profile, tensor: int) -> float:
+def _gradients_elsewhere(row_of: Mapping[int, int], profile: Profile) -> float:
     """Of tied parameters that other stages hold, too."""
     found = 0.0
     for group in profile.structure.shared_parameters:
         here = [layer for layer in group.layers if layer in row_of]
         if here and len(here) < len(group.layers):
-            shared = _shared_static_bytes(group, row_of[here[0]], tensor, profile.costs)
-            found += float(shared[StaticKind.GRADIENT])
+            found += profile.costs.tied_gradient_bytes(group, row_of[here[0]])
     return found
 
 
@@ -500,19 +494,6 @@ def _logits_bytes(row_of: dict[int, int], profile: Profile) -> float:
     """Kept bytes of head and loss, told by the names of the layers."""
     layers, kept = profile.structure.layers, profile.costs.saved_bytes
     return sum(float(kept[row]) for i, row in row_of.items() if layers[i].name in _OF_LOGITS)
-
-
-def _shared_static_bytes(
-    group: SharedParameters, row: int, tensor_parallel: int, costs: CostTable
-) -> Floats:
-    """{weight, gradient, optimizer} bytes per device of tied parameters, from one holder's row.
-
-    The group states weight bytes of the whole tensor; the holder's row may hold more than it.
-    """
-    static: Floats = costs.static_bytes[row, 0]
-    weight = float(static[StaticKind.WEIGHT])
-    share = min(1.0, group.bytes / tensor_parallel / weight) if weight > 0 else 0.0
-    return static * share
 
 
 def boundary_bytes(structure: Structure) -> float:

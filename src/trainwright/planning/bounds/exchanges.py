@@ -31,7 +31,7 @@ from trainwright.cluster import Hop, NetworkLevel
 from trainwright.costing.communication import Lines, all_reduce_time_s, fastest_s
 from trainwright.planning.question.layouts import CHAIN, IN_V, WHOLE_BACKWARD
 from trainwright.plans.configuration import Overlap
-from trainwright.profile import CostTable, Profile, StaticKind
+from trainwright.profile import Profile, StaticKind
 from trainwright.step import zero
 from trainwright.step.zero import Replicas, Traffic
 
@@ -277,7 +277,7 @@ class ChainEnds:
             after_first += group.layers[1:]
             before_last += group.layers[1:-1] if group.layers[0] == 0 else group.layers[1:]
             if group.layers[0] == 0 and len(group.layers) > 1:
-                tied_bytes = tied_gradient_bytes(costs, group.bytes, int(starts[classes[0]]))
+                tied_bytes = costs.tied_gradient_bytes(group, int(starts[classes[0]]))
                 last_holder = group.layers[-1]
         forward, way_s = list(range(size)), total_s - phases.weight_grad_s
         first, last = (
@@ -376,14 +376,6 @@ def _fastest_s(lines: Iterable[tuple[Lines, Lines]], payload_bytes: float) -> Fl
     return np.array(
         [fastest_s(dense, payload_bytes) if payload_bytes > 0 else 0.0 for dense, _ in lines]
     )
-
-
-def tied_gradient_bytes(costs: CostTable, tied_bytes: float, row: int) -> float:
-    """Of one device; the holder's row may hold more than the tied tensor."""
-    own = costs.static_bytes[row, 0]
-    weight = float(own[StaticKind.WEIGHT])
-    share = min(1.0, tied_bytes / int(costs.tensor_parallel[row]) / weight) if weight > 0 else 0.0
-    return share * float(own[StaticKind.GRADIENT])
 
 
 # What follows the way of a microbatch under a family, for many pairs at once

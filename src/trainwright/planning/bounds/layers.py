@@ -445,10 +445,9 @@ class PointWork:
         trained = costs.updated_weight_bytes[starts][classes].sum(axis=0)
         for group in profile.structure.shared_parameters:
             holder = starts[classes[group.layers[0]]]
-            own = costs.static_bytes[holder, 0]
             twice = len(group.layers) - 1
-            static[0] -= twice * own
-            sync[0] -= twice * own[StaticKind.GRADIENT]
+            static[0] -= twice * costs.static_bytes[holder, 0]
+            sync[0] -= twice * costs.gradient_sync_bytes[holder, 0]
             trained[0] -= twice * costs.updated_weight_bytes[holder, 0]
         return cls(
             forward_s=math.fsum(forward_s[classes].tolist()),

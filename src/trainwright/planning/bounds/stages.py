@@ -589,15 +589,11 @@ def _count_tied_once(
     for group in profile.structure.shared_parameters:
         classes = [layers[layer].layer_class for layer in group.layers]
         first = int(costs.class_offsets[classes[0]])
-        own = costs.static_bytes[first, 0]
-        weight = float(own[StaticKind.WEIGHT])
-        tied = group.bytes / int(costs.tensor_parallel[first])
-        shared = own * (min(1.0, tied / weight) if weight > 0 else 0.0)
+        share = costs.share_of_tied(group, first)
         twice = np.maximum(0, (counts[:, classes] > 0).sum(axis=1) - 1)
-        static[:, 0] -= twice[:, np.newaxis] * shared
-        sync[:, 0] -= twice * shared[StaticKind.GRADIENT]
-        if costs.updated_weight_bytes[first, 0] > 0:
-            trained[:, 0] -= twice * shared[StaticKind.WEIGHT]
+        static[:, 0] -= twice[:, np.newaxis] * (costs.static_bytes[first, 0] * share)
+        sync[:, 0] -= twice * costs.tied_gradient_bytes(group, first)
+        trained[:, 0] -= twice * (costs.updated_weight_bytes[first, 0] * share)
 
 
 def _levels(

@@ -35,7 +35,6 @@ import numpy as np
 from trainwright._native import _core
 from trainwright.cluster import Cluster, Hop, NetworkLevel
 from trainwright.costing.communication import all_reduce_time_s, point_to_point_time_s
-from trainwright.planning.bounds.exchanges import tied_gradient_bytes
 from trainwright.planning.bounds.stages import (
     Sharing,
     StageKinds,
@@ -155,7 +154,7 @@ class TiedExchange:
             layers = groups[0].layers
             classes = [profile.structure.layers[layer].layer_class for layer in layers]
             rows = [int(costs.class_offsets[number]) for number in classes]
-            shared_bytes = tuple(tied_gradient_bytes(costs, groups[0].bytes, row) for row in rows)
+            shared_bytes = tuple(costs.tied_gradient_bytes(groups[0], row) for row in rows)
         return cls(
             layers=layers,
             gradient_bytes=shared_bytes,
