@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainwright.cluster import Cluster
 from trainwright.commands.output import budget, emit, finish
 from trainwright.documents.explanation import has_reasons, reasons
-from trainwright.documents.open import load_explained_document, plan_meant
+from trainwright.documents.open import load_explained_document, opened_by, plan_meant
 from trainwright.documents.printing import Report
 from trainwright.documents.schedule import ScheduleResult, timeline_of
 from trainwright.errors import InvalidInput
@@ -26,8 +25,7 @@ def explain(document: AnyDocument | Explained) -> Report[Explained]:
     A what-if is shown as `whatif` printed it, two plans beside each other; so is an improvement.
     Raises `InvalidInput` with every fault of the file.
     """
-    given = document.document if isinstance(document, Report) else document
-    found = load_explained_document(given) if isinstance(given, (str, Path)) else given
+    found = opened_by(load_explained_document, document)
     if isinstance(found, ScheduleResult):
         from trainwright.pages.schedule_report import ScheduleReport
 

@@ -11,7 +11,7 @@ from trainwright.commands.output import emit
 from trainwright.documents import jobs
 from trainwright.documents.model_estimate import ModelEstimateResult
 from trainwright.documents.model_plan import ModelPlanResult
-from trainwright.documents.open import load_explained_document, priced_plan
+from trainwright.documents.open import load_explained_document, opened_by, priced_plan
 from trainwright.documents.printing import Report
 from trainwright.documents.runs import gaps_of, model_and_cluster
 from trainwright.errors import Inexpressible, InvalidInput
@@ -117,9 +117,7 @@ def _trace_of_profile(document: jobs.Jobbed) -> ExportBundle:
 
 def _opened(document: Exportable) -> jobs.Jobbed:
 
-    found = document.document if isinstance(document, Report) else document
-    opened: Any = load_explained_document(found) if isinstance(found, (str, Path)) else found
-    opened = _meant(opened)
+    opened = _meant(opened_by(load_explained_document, document))
     kind = getattr(opened, "kind", type(opened).__name__)
     if kind not in ("model-plan", "model-estimate"):
         wanted = (

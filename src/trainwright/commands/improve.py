@@ -27,18 +27,17 @@ from trainwright.documents.improvement import (
 from trainwright.documents.jobs import DocumentedRun, is_stated, opened_run, run_of_document
 from trainwright.documents.model_estimate import ModelEstimateRequest
 from trainwright.documents.model_plan import ModelPlanResult
-from trainwright.documents.printing import Report
+from trainwright.documents.printing import Report, no_plan
 from trainwright.documents.runs import gaps_of_run, runs_on
 from trainwright.errors import Fault, InvalidInput
 from trainwright.execution import Budget
 from trainwright.execution import Budget as NoLimit
 from trainwright.formats.atomic_file import check_writable, write_text
-from trainwright.formats.document_json import encode
 from trainwright.frameworks import read_job
 from trainwright.frameworks.jobs import Beside
 from trainwright.frameworks.jobs.detect import started_by
 from trainwright.options import clusters
-from trainwright.options.inputs import embed, naming_options
+from trainwright.options.inputs import embed_cluster, naming_options
 from trainwright.options.option import Options
 from trainwright.options.run import OPTION_OF, configuration_of, devices_asked_for, tuned
 from trainwright.planning.question.question import described
@@ -186,7 +185,7 @@ def _improved_plan(
     from trainwright.documents.explanation import improved_plan
 
     if not document.stages:
-        raise InvalidInput.of("document", f'holds no plan: its status is "{document.status}"')
+        raise no_plan(document.status)
     own = document.request.space.framework
     if framework not in (None, own or clusters.ANY_FRAMEWORK):
         problem = f"must be {own or clusters.ANY_FRAMEWORK}, which the plan was made for"
@@ -356,7 +355,7 @@ def _priced(
         request=ModelEstimateRequest(
             trainwright_version=__version__,
             model=asked.embedded,
-            cluster=embed("cluster", cluster.name, encode(cluster)),
+            cluster=embed_cluster(cluster),
             configuration=run,
             framework=asked.software or target,
         ),

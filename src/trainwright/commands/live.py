@@ -33,6 +33,7 @@ from trainwright.pages.gantt import asset, environment, policy, theme_css
 from trainwright.pages.page import palette_css
 from trainwright.plans.job import ExportBundle
 from trainwright.provenance import __version__
+from trainwright.units import GIB
 
 if TYPE_CHECKING:
     from trainwright.commands.serve import App, Limits
@@ -257,7 +258,6 @@ def _require(field: str, name: str, known: tuple[str, ...]) -> None:
 _NAME: Final = Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
 _WORD: Final = Field(min_length=1, max_length=60, pattern=r"^[A-Za-z0-9][A-Za-z0-9.,_-]*$")
 MOST_DEVICES: Final = 65_536
-GIB: Final = 2**30
 GB: Final = 1e9
 
 

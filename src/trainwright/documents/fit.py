@@ -35,11 +35,10 @@ from trainwright.documents.view import (
     words,
 )
 from trainwright.formats.calibration_toml import deciding_memory, framework_memory
-from trainwright.formats.document_json import encode
 from trainwright.model import NO_OFFLOAD, Offload, Recipe, RunShape, layer_graph
 from trainwright.model.config import WIDE_BITS
 from trainwright.model.recipe import ALL_IN_16_BIT
-from trainwright.options.inputs import ModelInput, embed
+from trainwright.options.inputs import ModelInput, embed_cluster
 from trainwright.options.run import tuned
 from trainwright.options.table import keywords_of
 from trainwright.plans import Parallelism, StepPrediction, configuration
@@ -554,7 +553,7 @@ def fit_model(
     request = FitRequest(
         trainwright_version=__version__,
         model=given.embedded,
-        cluster=embed("cluster", cluster.name, encode(cluster)),
+        cluster=embed_cluster(cluster),
         num_devices=num_devices,
         sequence_length=sequence_length,
         software=software,

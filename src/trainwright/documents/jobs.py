@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.cluster import Cluster
 from trainwright.documents.model_estimate import ModelEstimateResult
 from trainwright.documents.model_plan import ModelPlanResult, planned
 from trainwright.documents.model_search import planned_on_pools, refuse_own_degrees
-from trainwright.documents.open import load, plan_meant, priced_plan
-from trainwright.documents.printing import Report
-from trainwright.documents.registry import EXPLAINED
+from trainwright.documents.open import (
+    load_explained_document,
+    opened_by,
+    plan_meant,
+    priced_plan,
+)
 from trainwright.documents.runs import (
     job_of_configuration,
     layer_kinds,
@@ -297,9 +299,7 @@ class DocumentedRun:
 
 def opened_run(document: Any) -> Any:
     """The document of a run: from its file, the one a result carries, or as it is."""
-    found = document.document if isinstance(document, Report) else document
-    is_file = isinstance(found, (str, Path))
-    return priced_plan(plan_meant(load(found, EXPLAINED) if is_file else found))
+    return priced_plan(plan_meant(opened_by(load_explained_document, document)))
 
 
 def run_of_document(document: Any) -> DocumentedRun:

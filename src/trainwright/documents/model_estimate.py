@@ -59,10 +59,14 @@ from trainwright.documents.view import (
 )
 from trainwright.errors import InvalidInput
 from trainwright.formats.calibration_toml import framework_memory
-from trainwright.formats.document_json import encode
 from trainwright.model import model_flops_per_sequence
 from trainwright.options.clusters import with_host
-from trainwright.options.inputs import ModelInput, ProfileInput, embed, naming_options
+from trainwright.options.inputs import (
+    ModelInput,
+    ProfileInput,
+    embed_cluster,
+    naming_options,
+)
 from trainwright.options.option import Options
 from trainwright.options.question import measured_by
 from trainwright.options.run import OPTION_OF, configuration_of, overlap_not_taken, without_effect
@@ -213,7 +217,7 @@ def estimate_model(
         request = ModelEstimateRequest(
             trainwright_version=__version__,
             model=given.embedded,
-            cluster=embed("cluster", cluster.name, encode(cluster)),
+            cluster=embed_cluster(cluster),
             configuration=run,
             framework=framework,
             failure=failure,
@@ -247,7 +251,7 @@ def estimate_on_pools(
     request = ModelEstimateRequest(
         trainwright_version=__version__,
         model=given.embedded,
-        cluster=embed("cluster", cluster.name, encode(cluster)),
+        cluster=embed_cluster(cluster),
         configuration=stated.run,
         framework=framework,
     )

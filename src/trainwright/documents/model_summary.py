@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from trainwright.documents.view import Cell, Table, column, words
 from trainwright.model import LayerGraph, LayerKind, RunShape, TransformerConfig, layer_graph
+from trainwright.model.run_shape import ONE_TOKEN
 from trainwright.model.transformer import cache_bytes, kind_names
 from trainwright.plans.plan import FORMAT_VERSION, CommandLine, Embedded
 from trainwright.provenance import RARE
@@ -148,9 +149,9 @@ def _limits(config: TransformerConfig) -> Iterator[str]:
     """What sizes forbid, in the order of the axes."""
     degrees = config.tensor_degrees(range(1, _DEGREES + 1))
     line = f"tensor parallel: --tp may be {', '.join(map(str, degrees))}"
-    shape = RunShape(microbatch_size=1, sequence_length=1)
-    others = (replace(shape, tensor_parallel=t) for t in range(1, _DEGREES + 1) if t not in degrees)
-    faults = (fault for other in others for fault in config.faults_at(other))
+    refused = (t for t in range(1, _DEGREES + 1) if t not in degrees)
+    runs = (replace(ONE_TOKEN, tensor_parallel=t) for t in refused)
+    faults = (fault for run in runs for fault in config.faults_at(run))
     rules = dict.fromkeys(fault.problem.partition(", got")[0] for fault in faults)
     yield line + (f"; it {', '.join(rules)}" if rules else "")
     if config.experts is None:

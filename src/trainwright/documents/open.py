@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import fields, is_dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
@@ -31,7 +32,7 @@ from trainwright.plans.status import OPTIMAL_TOLERANCE, BoundKind, Status
 from trainwright.provenance import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from trainwright.documents.difference import WhatIfResult
     from trainwright.documents.improvement import ImprovementResult
@@ -260,10 +261,16 @@ def load_explained_document(path: str | Path) -> Explained:
     return found
 
 
+def opened_by(read: Callable[[str | Path], Any], document: Any) -> Any:
+    """The document at a path as `read` gives it, the one that a result carries, or as it is."""
+    found = document.document if isinstance(document, Report) else document
+    return read(found) if isinstance(found, (str, Path)) else found
+
+
 def open_document(document: AnyDocument) -> Readable:
     """The plan, estimate or schedule document at a path, or the one a result carries."""
-    found = document.document if isinstance(document, Report) else document
-    return load_document(found) if isinstance(found, (str, Path)) else found
+    found: Readable = opened_by(load_document, document)
+    return found
 
 
 def plan_meant(document: Any) -> Any:
@@ -301,11 +308,9 @@ def open_model_plan(document: AnyDocument) -> ModelPlanResult:
     It may be on one pool or several, and stand in a document about several plans. Raises
     `InvalidInput` for documents of other kinds.
     """
-    found: Any = document.document if isinstance(document, Report) else document
-    if isinstance(found, (str, Path)):
-        kinds = ("model-plan", "model-estimate", *OF_PLANS)
-        found = load(found, kinds, advice={"plan": _NO_CLUSTER})
-    found = priced_plan(plan_meant(found))
+    kinds = ("model-plan", "model-estimate", *OF_PLANS)
+    read = partial(load, kinds=kinds, advice={"plan": _NO_CLUSTER})
+    found = priced_plan(plan_meant(opened_by(read, document)))
     if found.kind == "plan":
         raise InvalidInput.of("kind", _NO_CLUSTER)
     if found.kind != "model-plan":

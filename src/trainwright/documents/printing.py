@@ -53,6 +53,11 @@ def to_text(renderable: RenderableType, *, width: int = TEXT_WIDTH) -> str:
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()).strip("\n") + "\n"
 
 
+def no_plan(status: object) -> InvalidInput:
+    """Why a document without a plan is not taken."""
+    return InvalidInput.of("document", f'holds no plan: its status is "{status}"')
+
+
 def counted(count: int, noun: str) -> str:
     """A count with its noun: 1 stage, 2 stages."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -8,13 +8,13 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 from trainwright.cluster import Cluster
+from trainwright.documents.printing import no_plan
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.formats.document_json import decode
 from trainwright.model import (
     BESIDE_BLOCKS,
     DEFAULT_RECIPE,
     LayerKind,
-    RunShape,
     TransformerConfig,
     layer_graph,
 )
@@ -143,7 +143,7 @@ def planned_job(
     """
     workload, size = document.request.workload, document.micro_batch
     if not document.stages or workload is None or size is None:
-        raise InvalidInput.of("document", f'holds no plan: its status is "{document.status}"')
+        raise no_plan(document.status)
     refuse_unlike_replicas(document)
     degrees = document.parallelism
     shape = PipelineShape(
@@ -240,8 +240,7 @@ def family_shape(shape: PipelineShape) -> FamilyShape:
 
 def layer_kinds(model: TransformerConfig) -> tuple[LayerKind, ...]:
     """The kind of every layer of the model, in order."""
-    # Nothing but the chain is wanted, so the shape is the smallest; no head is padded or split.
-    return layer_graph(model, RunShape(microbatch_size=1, sequence_length=1)).kinds
+    return layer_graph(model).kinds
 
 
 def _stages_of(run: configuration.Configuration, model: TransformerConfig) -> tuple[StagePart, ...]:

@@ -18,7 +18,7 @@ from trainwright.errors import InvalidInput, meant
 from trainwright.formats.atomic_file import exists, read_bytes
 from trainwright.formats.document_json import carried, decode
 from trainwright.formats.json_text import parse_json
-from trainwright.model import TRAIN_ALL, RunShape, Tuning, layer_graph
+from trainwright.model import TRAIN_ALL, Tuning, layer_graph
 from trainwright.plans.plan import KnownLayout, Parallelism
 from trainwright.units import MIB
 
@@ -205,7 +205,7 @@ def _adapted(folder: Path) -> ModelDescription:
     base, low_rank = load_adapter(folder)
     found = _whole_model(base)
     config = replace(found.config, tuning=Tuning(low_rank=low_rank))
-    layer_graph(config, RunShape(microbatch_size=1, sequence_length=1))  # refuses unknown targets
+    layer_graph(config)  # refuses unknown targets
     return replace(found, name=folder.resolve().name, config=config)
 
 

@@ -230,8 +230,7 @@ def _asked_dispatch(job: Job) -> Iterator[str]:
 
 def tables_of(job: Job, titan: Titan) -> Tables:
     """Settings by table; the names are the same in both versions where both have them."""
-    degrees, sharding = job.degrees, job.demands.zero_stage
-    shards = degrees.data // degrees.state_copies if sharding else 1
+    degrees, sharding, shards = job.degrees, job.demands.zero_stage, job.state_shards
     parallelism: dict[str, Any] = {
         "data_parallel_replicate_degree": degrees.data // shards,
         "data_parallel_shard_degree": shards,

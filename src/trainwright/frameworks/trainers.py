@@ -285,8 +285,7 @@ def _shape_note(tensor: int) -> tuple[str, ...]:
 
 def launched(job: Job) -> dict[str, Any]:
     """The file's values by section."""
-    degrees, sharding = job.degrees, job.demands.zero_stage
-    shards = degrees.data // degrees.state_copies if sharding else 1
+    degrees, sharding, shards = job.degrees, job.demands.zero_stage, job.state_shards
     wrapped = _wrapped(job)
     found: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE",
@@ -607,7 +606,7 @@ MAXTEXT: Final = "maxtext.yml"
 def export_maxtext(job: Job, stamp: Stamp) -> ExportBundle:
     """What it changes of `base.yml`; the batch of a device may be a part of a sequence."""
     degrees, recipe = job.degrees, job.recipe
-    shards = degrees.data // degrees.state_copies if job.demands.zero_stage else 1
+    shards = job.state_shards
     copies, nodes = degrees.data // shards, nodes_of(job)[0]
     # Its meshes are one of nodes (dcn) and one of the devices of a node (ici): copies of state go
     # to different nodes first, then shards of it. What cuts a layer lies in a node.

@@ -289,7 +289,7 @@ class Embedding(nn.Module):
     def __init__(self, config: TransformerConfig, run: RunShape) -> None:
         super().__init__()
         h = config.hidden_size
-        width = config.projection_size or h
+        width = config.word_width
         local = run.padded(config.vocabulary_size) // run.tensor_parallel
         self.words = nn.Embedding(local, width)
         self.positions = nn.Embedding(config.max_positions, h) if config.max_positions else None
@@ -335,7 +335,7 @@ class Head(nn.Module):
 
     def __init__(self, config: TransformerConfig, run: RunShape) -> None:
         super().__init__()
-        width = config.projection_size or config.hidden_size
+        width = config.word_width
         local = run.padded(config.vocabulary_size) // run.tensor_parallel
         self.project: nn.Module = nn.Identity()
         if config.projection_size is not None:

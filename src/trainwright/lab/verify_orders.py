@@ -20,7 +20,7 @@ from trainwright.documents.model_estimate import ModelEstimateResult
 from trainwright.documents.model_plan import ModelPlanResult
 from trainwright.documents.open import recheck
 from trainwright.documents.placement import PlacementResult
-from trainwright.documents.printing import counted
+from trainwright.documents.printing import counted, no_plan
 from trainwright.documents.profile_plan import (
     EstimateResult,
     PlanResult,
@@ -199,7 +199,7 @@ def _of_chains(document: ModelPlanResult) -> Pipeline:
     """The chains of like replicas, the one that ends the step with the time of the pipeline."""
     degrees = document.parallelism
     if not document.stages or degrees is None:
-        raise InvalidInput.of("document", f'holds no plan: its status is "{document.status}"')
+        raise no_plan(document.status)
     model, _ = trained_and_cluster(document.request)
     timelines = timelines_of(document)
     latest = max(range(len(timelines)), key=lambda at: timelines[at].makespan_s)
@@ -244,7 +244,7 @@ def _of_measured(
     if isinstance(document, ModelPlanResult):
         degrees, schedule = document.parallelism, document.schedule
         if not document.stages or degrees is None:
-            raise InvalidInput.of("document", f'holds no plan: its status is "{document.status}"')
+            raise no_plan(document.status)
     else:
         run = document.request.configuration
         degrees, schedule = run.parallelism, run.schedule
@@ -369,7 +369,7 @@ def of_placement(document: PlacementResult) -> Replicas:
     """The stages of a placement, on one of its equal replicas."""
     setting = document.request.setting
     if not document.stages or setting is None:
-        raise InvalidInput.of("document", f'holds no plan: its status is "{document.status}"')
+        raise no_plan(document.status)
     last = len(document.stages) - 1
     replicas = document.data_parallel or 1
     sync_s = document.gradient_sync_s or 0.0

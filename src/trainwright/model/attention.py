@@ -63,7 +63,7 @@ def context_exchanges(
     """
     if run.context_parallel == 1:
         return ()
-    element = run.precision.activation_bytes * run.tokens / run.tensor_parallel
+    element = run.channel_bytes
     keys, queries = element * key_value_width, element * query_width
     match run.context_exchange:
         case ContextExchange.RING:
@@ -95,7 +95,7 @@ def context_buffer_bytes(run: RunShape, *, query_width: int, key_value_width: in
     """What the exchange holds beside the kept tensors during backward, on one device."""
     if run.context_parallel == 1:
         return 0.0
-    element = run.precision.activation_bytes * run.tokens / run.tensor_parallel
+    element = run.channel_bytes
     keys, queries = element * key_value_width, element * query_width
     match run.context_exchange:
         case ContextExchange.RING:  # the next block and its gradient, while this one is in use

@@ -667,6 +667,11 @@ class TransformerConfig:
         return tuple(run.tensor_parallel for run in shapes if not any(self.faults_at(run)))
 
     @property
+    def word_width(self) -> int:
+        """The width of the word embeddings, which the head meets too."""
+        return self.projection_size or self.hidden_size
+
+    @property
     def attended_keys(self) -> int | None:
         """The most keys that a token attends to, by a window or an indexer; None: all of them."""
         indexer = None if self.latent is None else self.latent.indexer

@@ -165,7 +165,7 @@ def head_operators(config: TransformerConfig, run: RunShape) -> tuple[Operator, 
     if config.head is Head.CLASSES:
         return (_classifier(config, run, name="head", tokens=run.tokens),)
     size = run.padded(config.vocabulary_size)
-    width = config.projection_size or config.hidden_size
+    width = config.word_width
     parameters = [_vocabulary_matrix(config, run, name=HEAD)]
     names = ["head.bias"] * config.head_bias
     if config.mlm_transform and not config.tied_embeddings:
@@ -254,7 +254,7 @@ def loss_operators(config: TransformerConfig, run: RunShape) -> tuple[Operator, 
 def head_transient_bytes(config: TransformerConfig, run: RunShape) -> float:
     """Gradients of the logits and of the head's input; in chunks the logits themselves, too."""
     logits = run.loss_tokens * logits_per_token(config, run) / run.tensor_parallel
-    inputs = run.tokens * (config.projection_size or config.hidden_size)
+    inputs = run.tokens * config.word_width
     element = run.precision.activation_bytes
     kept = 0.0
     if run.loss_chunk is not None:
@@ -273,7 +273,7 @@ def loss_transient_bytes(config: TransformerConfig, run: RunShape) -> float:
 def embedding_exchanges(config: TransformerConfig, run: RunShape) -> tuple[Exchange, ...]:
     """Each device looks up its part of the vocabulary; the parts are summed."""
     kind = "reduce_scatter" if run.sequence_parallel else "all_reduce"
-    width = config.projection_size or config.hidden_size
+    width = config.word_width
     payload = float(run.tokens * width * run.precision.activation_bytes)
     if run.tensor_parallel == 1:
         return ()
@@ -288,7 +288,7 @@ def head_exchanges(config: TransformerConfig, run: RunShape) -> tuple[Exchange, 
     """The input of the head is gathered forward; its gradient is reduced backward."""
     if run.tensor_parallel == 1 or config.head is not Head.LANGUAGE:
         return ()
-    width = config.projection_size or config.hidden_size
+    width = config.word_width
     payload = float(run.tokens * width * run.precision.activation_bytes)
     if not run.sequence_parallel:
         return (Exchange(axis="tensor", kind="all_reduce", bytes=payload, phase=Phase.INPUT_GRAD),)
@@ -315,7 +315,7 @@ def loss_exchanges(run: RunShape) -> tuple[Exchange, ...]:
 
 def _vocabulary_matrix(config: TransformerConfig, run: RunShape, *, name: str) -> Parameter:
     """The embedding or the head; further predicted tokens use the same two matrices."""
-    width = config.projection_size or config.hidden_size
+    width = config.word_width
     shared = WORD_EMBEDDING if config.tied_embeddings or name != HEAD else HEAD
     return Parameter(
         name=f"{name}.weight",
@@ -332,7 +332,7 @@ def _has_copies(config: TransformerConfig) -> bool:
 
 
 def _lookup(config: TransformerConfig, run: RunShape) -> Operator:
-    h, width = config.hidden_size, config.projection_size or config.hidden_size
+    h, width = config.hidden_size, config.word_width
     parameters = [_vocabulary_matrix(config, run, name=WORD_EMBEDDING)]
     for name, count in (
         ("position_embedding", config.max_positions),
@@ -380,7 +380,7 @@ def _dropout(config: TransformerConfig, run: RunShape) -> Operator:
 
 
 def _projection(config: TransformerConfig, run: RunShape, name: str) -> Operator:
-    narrow = config.projection_size or config.hidden_size
+    narrow = config.word_width
     inputs, outputs = narrow, config.hidden_size
     if name == "project_out":
         inputs, outputs = outputs, inputs

@@ -478,7 +478,7 @@ def mixer_context_exchanges(
     if run.context_parallel == 1:
         return ()
     inputs = sum(p.outputs for p in mixer.products(config.hidden_size) if p.is_cut)
-    element = run.precision.activation_bytes * run.tokens / run.tensor_parallel
+    element = run.channel_bytes
     size = element * (inputs + mixer.output_size)
     return tuple(
         Exchange(axis="context", kind="all_to_all", bytes=size, phase=phase)
@@ -545,7 +545,7 @@ def _bandwidth_share(mixer: Mixer, run: RunShape, flops: float, moved: float) ->
     """Of the memory's bandwidth, where products keep the kernels of a recurrence longer."""
     if not isinstance(mixer, StateSpace) or not mixer.chunk:
         return 1.0
-    element = run.precision.activation_bytes * run.tokens / run.tensor_parallel
+    element = run.channel_bytes
     beside = element * (2 * mixer.channels + 3 * mixer.norm_size)  # convolution and norm
     return min(1.0, moved / (beside + flops / _FLOPS_OF_A_BYTE))
 

@@ -300,6 +300,11 @@ class RunShape:
         return self.microbatch_size * self.local_sequence_length
 
     @property
+    def channel_bytes(self) -> float:
+        """Bytes of one channel of all tokens, cut over the tensor group."""
+        return self.precision.activation_bytes * self.tokens / self.tensor_parallel
+
+    @property
     def loss_tokens(self) -> int:
         """Tokens whose logits are there at once."""
         return min(self.tokens, self.loss_chunk or self.tokens)
@@ -353,6 +358,9 @@ class RunShape:
     def padded(self, vocabulary_size: int) -> int:
         """The vocabulary size that is stored and computed."""
         return padded_vocabulary(vocabulary_size, self.vocabulary_multiple, self.tensor_parallel)
+
+
+ONE_TOKEN: Final = RunShape(microbatch_size=1, sequence_length=1)
 
 
 def padded_vocabulary(vocabulary_size: int, multiple: int, tensor_degree: int) -> int:

@@ -82,7 +82,7 @@ from trainwright.model.operator import (
     residual_add,
 )
 from trainwright.model.recipe import EXPERT_MARK, adapted_chain, frozen_chain, offered_targets
-from trainwright.model.run_shape import RunShape
+from trainwright.model.run_shape import ONE_TOKEN, RunShape
 
 # Layers of an encoder: what turns patches, sound or words into vectors, its blocks, the projector
 # ------------------------------------------------------------------------------------------------
@@ -580,7 +580,7 @@ _KEPT_RUNS: Final = 512
 
 
 @lru_cache(maxsize=_KEPT)
-def layer_graph(config: TransformerConfig, run: RunShape) -> LayerGraph:
+def layer_graph(config: TransformerConfig, run: RunShape = ONE_TOKEN) -> LayerGraph:
     """The chain of layers of `config` at `run`.
 
     Raises `InvalidInput` where the model cannot run so: a tensor degree that does not divide the
@@ -679,7 +679,7 @@ def kind_names(config: TransformerConfig) -> list[str]:
 
 def adapter_targets(config: TransformerConfig) -> tuple[str, ...]:
     """The products of a model that an adapter can lie beside, by name."""
-    return offered_targets(_chain(config, RunShape(microbatch_size=1, sequence_length=1)), config)
+    return offered_targets(_chain(config, ONE_TOKEN), config)
 
 
 _USUAL_TARGETS: Final = ("query", "value")  # Hu et al., LoRA, 2021, section 7.1
@@ -956,13 +956,13 @@ def _edges(
 def _beside_hidden(config: TransformerConfig, run: RunShape) -> Iterator[float]:
     """What embedding and blocks hand on for later ones: sums, their own inputs, keys and values."""
     if config.residual_blocks:
-        each = run.precision.activation_bytes * run.tokens / run.tensor_parallel
+        each = run.channel_bytes
         for at in range(config.num_layers + 1):
             yield each * config.hidden_size * -(-at // config.residual_blocks)
         return
     if not config.layer_inputs and all(c.keys is not Keys.EARLIER for c in config.choices):
         return
-    element = run.precision.activation_bytes * run.tokens / run.tensor_parallel
+    element = run.channel_bytes
     blocks = [config.block(layer) for layer in range(config.num_layers)]
     made: dict[int | None, int] = {}  # per window the block whose keys others take, and the last
     used: dict[int | None, int] = {}

@@ -21,6 +21,7 @@ from trainwright.profile.profile import PlacementCase
 from trainwright.units import parse_time_unit
 
 if TYPE_CHECKING:
+    from trainwright.cluster import Cluster
     from trainwright.formats.hf_config import ModelDescription
     from trainwright.model import TransformerConfig
 
@@ -55,6 +56,11 @@ class PlacementInput:
 def embed(kind: str, name: str, content: dict[str, Any]) -> Embedded:
     """Wrap an input for a document, with the hash of its canonical JSON."""
     return Embedded(kind=kind, name=name, sha256=content_hash(content), content=content)
+
+
+def embed_cluster(cluster: Cluster) -> Embedded:
+    """The cluster as a document carries it."""
+    return embed("cluster", cluster.name, encode(cluster))
 
 
 def profile_input(

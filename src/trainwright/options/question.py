@@ -11,7 +11,7 @@ from trainwright.cluster import Accelerator, Cluster
 from trainwright.cluster.calibration import TYPICAL
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature, refuse
 from trainwright.formats.calibration_toml import deciding_memory
-from trainwright.formats.document_json import decode, encode
+from trainwright.formats.document_json import decode
 from trainwright.model import (
     DEFAULT_RECIPE,
     NO_OFFLOAD,
@@ -21,7 +21,13 @@ from trainwright.model import (
     TransformerConfig,
 )
 from trainwright.options import clusters
-from trainwright.options.inputs import ModelInput, ProfileInput, embed, inside, naming_options
+from trainwright.options.inputs import (
+    ModelInput,
+    ProfileInput,
+    embed_cluster,
+    inside,
+    naming_options,
+)
 from trainwright.options.option import Options
 from trainwright.options.run import (
     as_program_trains,
@@ -110,7 +116,7 @@ def request_of(call: ModelCall, *, time_limit_s: float | None) -> configuration.
     return configuration.PlanRequest(
         trainwright_version=__version__,
         model=call.model,
-        cluster=embed("cluster", question.cluster.name, encode(question.cluster)),
+        cluster=embed_cluster(question.cluster),
         workload=WorkloadRecord(
             global_batch=workload.global_batch,
             sequence_length=known_length(question),

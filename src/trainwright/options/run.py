@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.errors import Fault, InvalidInput, one_of, refuse
 from trainwright.formats.document_json import encode
-from trainwright.model import NO_OFFLOAD, LayerKind, LowRank, Offload, Recipe, RunShape, layer_graph
+from trainwright.model import NO_OFFLOAD, LayerKind, LowRank, Offload, Recipe, layer_graph
 from trainwright.model.config import TRAIN_ALL, Tuning
 from trainwright.model.operator import MODULE_NAMES
 from trainwright.model.recipe import optimizer_named
@@ -375,7 +375,7 @@ def tuned(given: ModelInput, options: Options) -> ModelInput:
         return given
     with naming_options(OPTION_OF):
         config = replace(given.config, tuning=tuning)
-        layer_graph(config, RunShape(microbatch_size=1, sequence_length=1))  # knows the targets
+        layer_graph(config)  # knows the targets
     name = given.embedded.name + tuning_suffix(options)
     return _changed(given, config, name)
 

@@ -47,7 +47,7 @@ from trainwright.pages.subject import (
     reproduce_section,
 )
 from trainwright.plans.status import Status
-from trainwright.units import format_count, format_percent_up, format_seconds
+from trainwright.units import MIB, format_count, format_percent_up, format_seconds
 
 # Blocks about a designed chip: what was searched, plans, operators, the front, other chips
 # -----------------------------------------------------------------------------------------
@@ -208,7 +208,7 @@ def _answer(document: codesign_document.CodesignResult) -> Verdict:
     state, tone = proved_state(document.status, document.gap, "A design")
     said = (
         f"{chip.num_tc} tensor cores of {chip.width} x {chip.depth} and {chip.num_vc} vector cores "
-        f"with {chip.glb_bytes / 2**20:g} MiB between them, {best.area_mm2:.2f} mm² of "
+        f"with {chip.glb_bytes / MIB:g} MiB between them, {best.area_mm2:.2f} mm² of "
         f"{best.area_scope.replace('+', ' and ')}. {document.request.num_devices} of them train "
         f"{best.tokens_per_s:,.0f} tokens per second at {best.power_watts:.0f} W each."
     )

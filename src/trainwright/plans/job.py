@@ -194,6 +194,11 @@ class Job:
             yield Fault("global_batch", f"{wanted}, got {self.global_batch}")
 
     @property
+    def state_shards(self) -> int:
+        """Data-parallel replicas that share one copy of the state."""
+        return self.degrees.data // self.degrees.state_copies if self.demands.zero_stage else 1
+
+    @property
     def step_settings(self) -> StepSettings:
         """What a step is priced with beside its plan, profile and cluster."""
         return {"overlap": self.overlap, "overheads": self.overheads}

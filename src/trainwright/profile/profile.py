@@ -396,6 +396,12 @@ class CostTable:
     collectives: tuple[tuple[Collective, ...], ...] | None = None
     trained_weight_bytes: Floats | None = None
 
+    @property
+    def by_phase(self) -> PhaseTimes:
+        """The times by phase, which every estimate has."""
+        assert self.phases is not None, "an estimate has phases"
+        return self.phases
+
     def __post_init__(self) -> None:
         freeze_arrays(self)
         refuse(self._faults())

@@ -245,8 +245,7 @@ def waiting_for_host(profile: Profile, bytes_per_s: float) -> Profile:
 
     A head and its loss do not: they are on the last rank, whose activations stay.
     """
-    costs, phases = profile.costs, profile.costs.phases
-    assert phases is not None, "an estimate has phases"
+    costs, phases = profile.costs, profile.costs.by_phase
     waits_s = np.maximum(0.0, 2 * costs.saved_bytes / bytes_per_s - phases.total_s)
     waits_s[_rows_named(profile, _HEAD)] = 0.0
     longer = replace(phases, input_grad_s=phases.input_grad_s + waits_s)
@@ -564,10 +563,6 @@ class Placement:
         behind = list(accumulate(reversed(degrees)))[::-1]
         share = [self.plan.num_microbatches // d for d in degrees]
         return [min(-(-s // d), m) for s, d, m in zip(behind, degrees, share, strict=True)]
-
-    def stages_of(self, rank: int) -> list[int]:
-        """The virtual stages of a rank."""
-        return [stage for stage, owner in enumerate(self.rank_of_stage) if owner == rank]
 
     def replicas(self, stage: int) -> Replicas:
         """How the replicas of a stage, dense and expert, spread over the network."""

@@ -737,7 +737,6 @@ def read_nemo_rl(text: str, beside: settings.Beside = settings.NOTHING) -> setti
     eight = is_megatron and narrow.switch("enabled")
     copies = None if is_megatron else fsdp.count("dp_replicate_size")
     unknown, changing = found.remarks(harmless=_RL_HARMLESS, unmodelled=_RL_UNMODELLED)
-    found.check()
     return settings.StatedRun(
         **words,
         zero=1 if is_megatron else 3,

@@ -175,7 +175,6 @@ def read_sharding(text: str, name: str) -> Sharding:
         found = settings.Settings(settings.parse_yaml(text), from_words=True)
         said = sharding_of(found)
         unknown, changing = _remarks(found)
-        found.check()
     except InvalidInput as error:
         raise InvalidInput(
             [Fault(f"{name}: {each.path}", each.problem) for each in error.faults]
@@ -392,7 +391,6 @@ def read_deepspeed(text: str, beside: settings.Beside = settings.NOTHING) -> set
             "give --precision for another"
         )
     unknown, changing = _remarks(found)
-    found.check()
     size, steps = said.micro_batch, said.steps
     return settings.StatedRun(
         tp=said.tensor,

@@ -61,9 +61,7 @@ def read_torchtune(text: str, beside: settings.Beside = settings.NOTHING) -> set
     Which recipe it is stands in its name and its comments only, or in its log.
     """
     recipe, text = logged_recipe(text) or ("", text)
-    found = settings.Settings(
-        settings.parse_yaml(text, variables=beside.variables), from_words=True
-    )
+    found = settings.read_yaml(text, beside)
     component = found.table("model")
     name = component.text("_component_")
     rank, targets = component.count("lora_rank"), component.texts("lora_attn_modules")
@@ -116,7 +114,6 @@ def read_torchtune(text: str, beside: settings.Beside = settings.NOTHING) -> set
     notes += deepspeed.odd_optimizer(optimizer)
     compiled = _compiles(found)
     unknown, changing = found.remarks(harmless=_TUNE_HARMLESS, unmodelled=_TUNE_UNMODELLED)
-    found.check()
     pure: dict[str, Any] = {}
     if dtype == "bf16":  # weights, gradients and moments alike, without a copy in fp32
         pure = {"gradient_dtype": "bf16", "main_weight_dtype": "none", "moment_dtypes": ("bf16",)}
@@ -184,9 +181,7 @@ _SCALED: Final = {"mxfp8": "mxfp8", "block": "fp8_blockwise", "current": "fp8_de
 
 def read_automodel(text: str, beside: settings.Beside = settings.NOTHING) -> settings.StatedRun:
     """A recipe of NeMo Automodel: FSDP2 unless it names another, on a mesh it fills with shards."""
-    found = settings.Settings(
-        settings.parse_yaml(text, variables=beside.variables), from_words=True
-    )
+    found = settings.read_yaml(text, beside)
     mesh, step, model = (found.table(name) for name in ("distributed", "step_scheduler", "model"))
     sizes = {name: _size(mesh, name) for name in ("tp", "pp", "cp", "ep", "dp", "dp_replicate")}
     tensor, pipeline, context = (sizes[name] or 1 for name in ("tp", "pp", "cp"))
@@ -255,7 +250,6 @@ def read_automodel(text: str, beside: settings.Beside = settings.NOTHING) -> set
     offload = settings.BY_FSDP if "offload_policy" in mesh else ()
     reduced = mesh.table("mp_policy").text("reduce_dtype")
     unknown, changing = found.remarks(harmless=_AUTO_HARMLESS, unmodelled=_AUTO_UNMODELLED)
-    found.check()
     copies = sizes["dp_replicate"] or 1
     return settings.StatedRun(
         compiled=compiled or None,
@@ -382,9 +376,7 @@ def read_verl(text: str, beside: settings.Beside = settings.NOTHING) -> settings
         tokens = actor.count("ppo_max_token_len_per_gpu") or _TOKENS
         size = sequences_in(tokens * degrees["cp"], sequence, batch, replicas)
         notes.append(f"use_dynamic_bsz: a microbatch is priced as {size or 1} longest sequences")
-    shards = fsdp.count("fsdp_size", also=-1)
-    if shards not in (None, -1) and each is not None and shards != each * (nodes or 1):
-        notes.append(f"fsdp_size {shards}: priced as sharded over all replicas")
+    notes += settings.partly_sharded(fsdp, None if each is None else devices)
     blocks = [
         override.count(f"num_layers_in_{end}_pipeline_stage", least=0) for end in ("first", "last")
     ]
@@ -396,7 +388,6 @@ def read_verl(text: str, beside: settings.Beside = settings.NOTHING) -> settings
     offload = _verl_offload(fsdp, megatron)
     reduced = fsdp.table("mixed_precision").text("reduce_dtype")
     unknown, changing = found.remarks(harmless=_VERL_HARMLESS, unmodelled=_VERL_UNMODELLED)
-    found.check()
     return settings.StatedRun(
         **degrees,
         token_dispatcher=dispatcher_of(dispatcher),
@@ -465,7 +456,6 @@ def _supervised(found: settings.Settings, launch: script.Launch) -> settings.Sta
     name = _named(model, notes, key)
     adapters = _verl_adapters(model)
     unknown, changing = found.remarks(harmless=_VERL_HARMLESS, unmodelled=_VERL_UNMODELLED)
-    found.check()
     return settings.StatedRun(
         **degrees,
         zero=1 if is_megatron else 3,
@@ -661,7 +651,6 @@ def read_openrlhf(text: str, beside: settings.Beside = settings.NOTHING) -> sett
     if kind is not None:
         notes += script.unpriced(kind, found, adapts=bool(adapters))
     unknown, changing = found.remarks(harmless=_RLHF_HARMLESS, unmodelled=_RLHF_UNMODELLED)
-    found.check()
     return settings.StatedRun(
         tp=tensor or 1,
         pp=1,
@@ -709,9 +698,7 @@ _LIT_HARMLESS: Final = re.compile(
 
 def read_litgpt(text: str, beside: settings.Beside = settings.NOTHING) -> settings.StatedRun:
     """A file for `litgpt finetune_lora`, `finetune_full` or `pretrain`."""
-    found = settings.Settings(
-        settings.parse_yaml(text, variables=beside.variables), from_words=True
-    )
+    found = settings.read_yaml(text, beside)
     train = found.table("train")
     each, nodes = found.value("devices"), found.count("num_nodes") or 1
     each = None if each in (None, "auto") else found.count("devices", also=-1)
@@ -759,7 +746,6 @@ def read_litgpt(text: str, beside: settings.Beside = settings.NOTHING) -> settin
         optimizer = found.table("optimizer").text("class_path")
     notes += deepspeed.odd_optimizer(optimizer)
     unknown, changing = found.remarks(harmless=_LIT_HARMLESS, unmodelled=("lora_head",))
-    found.check()
     return settings.StatedRun(
         tp=1,
         pp=1,
@@ -842,7 +828,6 @@ def read_second_way(found: settings.Settings, beside: settings.Beside) -> settin
     if "liger" in (found.table("kernel_config").text("name") or ""):
         notes.append("kernel_config liger: changes the answer, not modelled")
     unknown, changing = found.remarks(harmless=_FACTORY_HARMLESS, unmodelled=_FACTORY_UNMODELLED)
-    found.check()
     numbers: dict[str, Any] = {}
     if sharding is not None:
         numbers = {

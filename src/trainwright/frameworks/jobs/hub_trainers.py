@@ -65,9 +65,7 @@ _VEOMNI_UNMODELLED: Final = ("chunk_mbs_config", "extra_parallel_sizes", "ep_out
 
 def read_veomni(text: str, beside: settings.Beside = settings.NOTHING) -> settings.StatedRun:
     """A file of VeOmni's trainers."""
-    found = settings.Settings(
-        settings.parse_yaml(text, variables=beside.variables), from_words=True
-    )
+    found = settings.read_yaml(text, beside)
     model, data, train = (found.table(name) for name in ("model", "data", "train"))
     mesh = train.table("accelerator")
     fsdp, heads = mesh.table("fsdp_config"), mesh.count("ulysses_size") or 1
@@ -106,7 +104,6 @@ def read_veomni(text: str, beside: settings.Beside = settings.NOTHING) -> settin
         numbers["moment_dtypes"] = ("bf16",)
     sequence = data.count("max_seq_len")
     unknown, changing = found.remarks(harmless=_VEOMNI_HARMLESS, unmodelled=_VEOMNI_UNMODELLED)
-    found.check()
     return settings.StatedRun(
         **{**degrees, "cp": degrees["cp"] * heads},
         context_exchange="all_to_all" if heads > 1 else None,
@@ -147,9 +144,7 @@ _ARCTIC_UNMODELLED: Final = (
 
 def read_arctic(text: str, beside: settings.Beside = settings.NOTHING) -> settings.StatedRun:
     """A file of ArcticTraining."""
-    found = settings.Settings(
-        settings.parse_yaml(text, variables=beside.variables), from_words=True
-    )
+    found = settings.read_yaml(text, beside)
     model, data = found.table("model"), found.table("data")
     heads, experts = (found.count(f"{way}_parallel_size") or 1 for way in ("sequence", "expert"))
     size, steps = found.count("micro_batch_size") or 1, found.count("gradient_accumulation_steps")
@@ -176,7 +171,6 @@ def read_arctic(text: str, beside: settings.Beside = settings.NOTHING) -> settin
         notes.append(f"type {trains}: priced as supervised training of the whole model")
     sequence = data.count("max_length") or 8192
     unknown, changing = found.remarks(harmless=_ARCTIC_HARMLESS, unmodelled=_ARCTIC_UNMODELLED)
-    found.check()
     return settings.StatedRun(
         tp=1,
         pp=1,
@@ -250,9 +244,7 @@ _DEGREE: Final = re.compile(r"([dtpce])([0-9]{1,5})")
 
 def read_areal(text: str, beside: settings.Beside = settings.NOTHING) -> settings.StatedRun:
     """A file of AReaL: what its actor trains."""
-    found = settings.Settings(
-        settings.parse_yaml(text, variables=beside.variables), from_words=True
-    )
+    found = settings.read_yaml(text, beside)
     actor, data, answer = (found.table(name) for name in ("actor", "train_dataset", "gconfig"))
     engine, _, rest = (actor.text("backend") or "").partition(":")
     parts = re.fullmatch(r"\(?attn:(\w+)\|ffn:(\w+)\)?", rest)
@@ -302,7 +294,6 @@ def read_areal(text: str, beside: settings.Beside = settings.NOTHING) -> setting
     nodes = found.table("cluster").count("n_gpus_per_node") or 8
     name = actor.text("path")
     unknown, changing = found.remarks(harmless=_AREAL_HARMLESS)
-    found.check()
     devices = (
         math.prod(axes.values())
         if parts
@@ -394,9 +385,7 @@ def read_roll(text: str, beside: settings.Beside = settings.NOTHING) -> settings
     if is_megatron:
         zero = int(told.switch("use_distributed_optimizer", default=True))
     elif is_fsdp:
-        shards = told.count("fsdp_size", also=-1)
-        if shards not in (None, -1, devices):
-            notes.append(f"fsdp_size {shards}: priced as sharded over all replicas")
+        notes += settings.partly_sharded(told, devices)
         if settings.format_named(told.text("param_dtype")) == "bf16":  # weights are loaded in it
             numbers = {**ALL_IN_16_BIT}
         offload = settings.BY_FSDP if told.switch("offload_policy") else ()
@@ -410,7 +399,6 @@ def read_roll(text: str, beside: settings.Beside = settings.NOTHING) -> settings
     dispatcher = told.text("moe_token_dispatcher_type")
     name = found.text("pretrain") or model.text("model_name_or_path")
     unknown, changing = found.remarks(harmless=_ROLL_HARMLESS, unmodelled=_ROLL_UNMODELLED)
-    found.check()
     return settings.StatedRun(
         **degrees,
         **mode,
@@ -486,7 +474,6 @@ def read_pipeline_rl(text: str, beside: settings.Beside = settings.NOTHING) -> s
         notes.append(f"finetune_fraction {parts[-1]} of {sum(parts)}: {shown}")
     name = found.text("model_path")
     unknown, changing = found.remarks(harmless=_PIPELINE_HARMLESS)
-    found.check()
     return settings.StatedRun(
         tp=1,
         pp=1,
@@ -549,10 +536,7 @@ def read_skyrl(text: str, beside: settings.Beside = settings.NOTHING) -> setting
     again = trainer.switch("gradient_checkpointing", default=True)
     adapters = _adapters(model.table("lora"), rank="rank", targets="target_modules", usual=None)
     offload = settings.BY_FSDP if fsdp.switch("cpu_offload") else ()
-    shards = fsdp.count("fsdp_size", also=-1)
-    notes = [_POLICY]
-    if shards not in (None, -1, nodes * each):
-        notes.append(f"fsdp_size {shards}: priced as sharded over all replicas")
+    notes = [_POLICY, *settings.partly_sharded(fsdp, nodes * each)]
     path = model.value("path")
     name = path if isinstance(path, str) else None
     if isinstance(path, Value):
@@ -564,7 +548,6 @@ def read_skyrl(text: str, beside: settings.Beside = settings.NOTHING) -> setting
         )
         notes.insert(0, f"{settings.UNDESCRIBED}: {why}")
     unknown, changing = found.remarks(harmless=_SKYRL_HARMLESS, unmodelled=("arctic_rl",))
-    found.check()
     return settings.StatedRun(
         **degrees,
         zero=1 if is_megatron else 3,
@@ -642,7 +625,6 @@ def read_colossalai(text: str, beside: settings.Beside = settings.NOTHING) -> se
     unknown, changing = found.remarks(
         harmless=_COLOSSAL_HARMLESS, unmodelled=("lora_config", "freeze_non_embeds_params")
     )
-    found.check()
     is_sharded = plugin != "ddp" and zero > 0
     return settings.StatedRun(
         tp=tensor,

@@ -36,6 +36,7 @@ from trainwright.frameworks.jobs.settings import (
     frozen_parts,
     parse_yaml,
     products_of,
+    read_yaml,
 )
 from trainwright.frameworks.shell import Value
 from trainwright.frameworks.torchtitan import ROTATES
@@ -538,7 +539,7 @@ def read_llamafactory(text: str, beside: Beside = NOTHING) -> StatedRun:
     """A file for `llamafactory-cli train`, or a script with its arguments."""
     if is_trainer_script(text):
         return read_trl(text, beside)
-    found = Settings(parse_yaml(text, variables=beside.variables), from_words=True)
+    found = read_yaml(text, beside)
     if is_second_way(found):
         return read_second_way(found, beside)
     return _llamafactory(found, beside, None)
@@ -632,7 +633,7 @@ def _megatron_degrees(found: Settings) -> dict[str, Any]:
 
 def read_axolotl(text: str, beside: Beside = NOTHING) -> StatedRun:
     """A file of axolotl."""
-    found = Settings(parse_yaml(text, variables=beside.variables), from_words=True)
+    found = read_yaml(text, beside)
     adapter = found.word("adapter", ("lora", "qlora", "none", "false", ""), _WHOLE)
     linear = found.switch("lora_target_linear")
     paths = (each.rpartition(".")[2] for each in found.texts("lora_target_parameters"))
@@ -706,7 +707,7 @@ _DISTRIBUTED: Final = frozenset(
 
 def read_accelerate(text: str, beside: Beside = NOTHING) -> StatedRun:
     """Accelerate's own file; batch, sequence and model belong to the script that it starts."""
-    found = Settings(parse_yaml(text, variables=beside.variables), from_words=True)
+    found = read_yaml(text, beside)
     return _accelerate(found, beside)
 
 
@@ -773,7 +774,6 @@ def _accelerate(found: Settings, beside: Beside) -> StatedRun:
     )
     compiled = (backend or "no").lower() != "no"
     unknown, changing = found.remarks(harmless=_HARMLESS, unmodelled=_UNMODELLED)
-    found.check()
     if precision == "no":
         notes.append("mixed_precision no: the weights are those of the script, priced as fp32")
     return StatedRun(
@@ -877,7 +877,7 @@ def _trainer(
     kernels = [found.value(name) for name in ("attn_implementation", "flash_attn")]
     compiled = found.switch("torch_compile")
     is_plain = not _UNFUSED.isdisjoint(map(str, kernels)) or found.value("eager_attention") is True
-    unknown, changing = found.remarks(harmless=_HARMLESS, unmodelled=_UNMODELLED)
+    unknown, changing = found.left_over(harmless=_HARMLESS, unmodelled=_UNMODELLED)
     run = StatedRun(
         **degrees,
         **{**numbers, **deepspeed.optimizer_of(optimizer)},

@@ -560,7 +560,6 @@ def read_arguments(
         unmodelled=_UNMODELLED,
         names_unknown=names_unknown and not is_dump,
     )
-    found.check()
     return replace(run, unknown=unknown, notes=(*notes, *changing))
 
 

@@ -175,7 +175,6 @@ def read_neox(text: str, beside: settings.Beside = settings.NOTHING) -> settings
     multiple = found.count("make_vocab_size_divisible_by")
     reduced = "fp32" if found.switch("fp32_allreduce") else sharding.reduce_dtype
     unknown, changing = found.remarks(harmless=_NEOX_HARMLESS, unmodelled=_NEOX_UNMODELLED)
-    found.check()
     return settings.StatedRun(
         tp=tensor,
         pp=pipeline,
@@ -301,7 +300,6 @@ def read_nanotron(text: str, beside: settings.Beside = settings.NOTHING) -> sett
             "whole, over the devices of tensor parallelism; some versions start more for them"
         )
     unknown, changing = found.remarks(harmless=_NANOTRON_HARMLESS, unmodelled=_NANOTRON_UNMODELLED)
-    found.check()
     return settings.StatedRun(
         tp=tensor,
         pp=pipeline,
@@ -573,7 +571,6 @@ def read_llm_foundry(text: str, beside: settings.Beside = settings.NOTHING) -> s
         harmless=_COMPOSER_HARMLESS,
         unmodelled=("sharded_ckpt_prefix_dir", "memory_optimized_mlp"),
     )
-    found.check()
     return settings.StatedRun(
         flash_attention=False if unfused else None,
         tp=1,
@@ -656,7 +653,6 @@ def read_olmo(text: str, beside: settings.Beside = settings.NOTHING) -> settings
             0, f"{settings.UNDESCRIBED}: d_model, n_layers, n_heads or vocab_size not given"
         )
     unknown, changing = found.remarks(harmless=_COMPOSER_HARMLESS, unmodelled=("fused_loss",))
-    found.check()
     return settings.StatedRun(
         tp=1, pp=1, sequence=sequence, model=model, **shared, unknown=unknown,
         notes=(*notes, *changing),
@@ -865,7 +861,6 @@ def maxtext_run(found: settings.Settings, *, preset: str | None = None) -> setti
         harmless=_MAXTEXT_HARMLESS,
         unmodelled=_MAXTEXT_UNMODELLED,
     )
-    found.check()
     devices_of_experts = 8 if fills else experts
     return settings.StatedRun(
         flash_attention=False if unfused else None,

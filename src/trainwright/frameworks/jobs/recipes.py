@@ -398,7 +398,6 @@ def read_prime_rl(text: str, beside: settings.Beside = settings.NOTHING) -> sett
     reduced = settings.format_named(model.text("reduce_dtype")) or "fp32"
     size = data.count("micro_batch_size") or 1
     unknown, changing = found.remarks(harmless=_PRIME_HARMLESS, unmodelled=_PRIME_UNMODELLED)
-    found.check()
     return settings.StatedRun(
         tp=1,
         pp=1,
@@ -456,9 +455,7 @@ _TYPES: Final = {"llama": _LLAMA, "mistral": _MISTRAL, "gpt2": _GPT2}
 
 def read_levanter(text: str, beside: settings.Beside = settings.NOTHING) -> settings.StatedRun:
     """A file of levanter."""
-    found = settings.Settings(
-        settings.parse_yaml(text, variables=beside.variables), from_words=True
-    )
+    found = settings.read_yaml(text, beside)
     trainer, model = found.table("trainer"), found.table("model")
     notes = list[str]()
     described, sequence = _levanter_model(found, model, beside, notes)
@@ -499,7 +496,6 @@ def read_levanter(text: str, beside: settings.Beside = settings.NOTHING) -> sett
     hub = found.value("initialize_from_hf")
     name = found.text("model_name_or_path") if hub is True else hub
     unknown, changing = found.remarks(harmless=_LEVANTER_HARMLESS, unmodelled=("hybrid_norm",))
-    found.check()
     per_device = None if own == -1 else own
     return settings.StatedRun(
         tp=tensor,
@@ -616,9 +612,7 @@ _FAST_UNMODELLED: Final = (
 
 def read_fast_llm(text: str, beside: settings.Beside = settings.NOTHING) -> settings.StatedRun:
     """A file for `fast-llm train gpt`; states of the optimizer are always sharded."""
-    found = settings.Settings(
-        settings.parse_yaml(text, variables=beside.variables), from_words=True
-    )
+    found = settings.read_yaml(text, beside)
     whole, data, order = found.table("model"), found.table("data"), found.table("schedule")
     old, base = found.table("batch"), whole.table("base_model")
     degrees, stages = whole.table("distributed"), whole.table("multi_stage")
@@ -657,7 +651,6 @@ def read_fast_llm(text: str, beside: settings.Beside = settings.NOTHING) -> sett
     stage = stages.count("zero_stage", least=1, most=3) or 1
     in_half = not stages.switch("full_precision_gradients", default=True)
     unknown, changing = found.remarks(harmless=_FAST_HARMLESS, unmodelled=_FAST_UNMODELLED)
-    found.check()
     half = precision if precision in ("bf16", "fp16") else None
     return settings.StatedRun(
         tp=tensor,
@@ -773,7 +766,6 @@ def read_picotron(text: str, beside: settings.Beside = settings.NOTHING) -> sett
         r"(?:dataset|checkpoint|logging|environment)(?:\..*)?|distributed\.(?:backend|use_cpu)|"
         r"model\.dtype|training\.(?:seed|learning_rate|total_train_steps|num_samples|max_tokens)"
     ))  # fmt: skip
-    found.check()
     same = settings.catalog_name(name or "")
     return settings.StatedRun(
         tp=tensor,
@@ -852,12 +844,9 @@ def read_easy_r1(text: str, beside: settings.Beside = settings.NOTHING) -> setti
     again = model.switch("enable_gradient_checkpointing", default=True)
     frozen = model.switch("freeze_vision_tower")
     zero = 3 if fsdp.switch("enable_full_shard", default=True) else 2
-    shards = fsdp.count("fsdp_size", also=-1)
-    if shards not in (None, -1, nodes * each):
-        notes.append(f"fsdp_size {shards}: priced as sharded over all replicas")
+    notes += settings.partly_sharded(fsdp, nodes * each)
     reduced, name = settings.format_named(fsdp.text("mp_reduce_dtype")), model.text("model_path")
     unknown, changing = found.remarks(harmless=_EASY_HARMLESS)
-    found.check()
     numbers: dict[str, Any] = {}
     if dtype == "bf16":
         numbers = dict(ALL_IN_16_BIT)

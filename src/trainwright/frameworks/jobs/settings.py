@@ -311,6 +311,17 @@ class Settings:
         unmodelled: Iterable[str] = (),
         names_unknown: bool = True,
     ) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """What is `left_over` of a file without faults; raises `InvalidInput` with all it has."""
+        self.check()
+        return self.left_over(harmless, unmodelled, names_unknown=names_unknown)
+
+    def left_over(
+        self,
+        harmless: re.Pattern[str],
+        unmodelled: Iterable[str] = (),
+        *,
+        names_unknown: bool = True,
+    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The keys that nobody asked for, and notes on those of them that change the answer.
 
         A key is harmless where the pattern matches the whole of its path or of its last part, and
@@ -392,6 +403,14 @@ def chosen_function(functions: Iterable[str], name: str | None) -> str:
     return name
 
 
+def partly_sharded(fsdp: Settings, devices: int | None) -> tuple[str, ...]:
+    """A note on `fsdp_size`, where it is not all the devices."""
+    shards = fsdp.count("fsdp_size", also=-1)
+    if devices is None or shards in (None, -1, devices):
+        return ()
+    return (f"fsdp_size {shards}: priced as sharded over all replicas",)
+
+
 def spaced(value: Any) -> str:
     """A value as text, the items of a list with spaces between."""
     return " ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
@@ -461,6 +480,11 @@ def parse_yaml(
         return found
     whole = _Resolver(found, variables or {}).whole(found, ())
     return whole if isinstance(whole, dict) else {}
+
+
+def read_yaml(text: str, beside: Beside) -> Settings:
+    """The settings of a YAML or JSON text, where words may stand for numbers and switches."""
+    return Settings(parse_yaml(text, variables=beside.variables), from_words=True)
 
 
 class _Resolver:

@@ -195,7 +195,6 @@ def read_tables(found: settings.Settings, *, names_unknown: bool = True) -> sett
     unknown, changing = found.remarks(
         harmless=_HARMLESS, unmodelled=_UNMODELLED, names_unknown=names_unknown
     )
-    found.check()
     own, name = named[0] if isinstance(named[0], TransformerConfig) else None, named[0]
     return settings.StatedRun(
         **run,
@@ -910,7 +909,6 @@ def read_lingua(text: str, beside: settings.Beside = settings.NOTHING) -> settin
         )
     compiled = mesh.switch("compile")
     unknown, changing = found.remarks(harmless=_LINGUA_HARMLESS, unmodelled=_LINGUA_UNMODELLED)
-    found.check()
     return settings.StatedRun(
         tp=tensor,
         pp=1,

@@ -266,8 +266,7 @@ class ChainEnds:
     @classmethod
     def of(cls, profile: Profile) -> ChainEnds:
         """Of a priced profile."""
-        costs, phases = profile.costs, profile.costs.phases
-        assert phases is not None, "an estimate has phases"
+        costs, phases = profile.costs, profile.costs.by_phase
         classes = [layer.layer_class for layer in profile.structure.layers]
         size, starts, total_s = len(classes), costs.class_offsets[:-1], phases.total_s
         tied_bytes, last_holder = 0.0, 0

@@ -281,8 +281,7 @@ class Shares(NamedTuple):
     @classmethod
     def of(cls, costs: CostTable, num_layers: tuple[int, ...]) -> Shares:
         """From the phases of every option; `num_layers` is by class."""
-        phases, starts = costs.phases, costs.class_offsets[:-1]
-        assert phases is not None, "an estimate has phases"
+        phases, starts = costs.by_phase, costs.class_offsets[:-1]
         total_s = phases.total_s
         works = np.where(total_s > 0, total_s, 1.0)
         forward = np.minimum.reduceat(phases.forward_s / works, starts)
@@ -431,10 +430,9 @@ class PointWork:
     def of(cls, profile: Profile) -> PointWork:
         """The sums of a priced profile."""
         costs, layers = profile.costs, profile.structure.layers
-        assert costs.phases is not None, "an estimate has phases"
         classes = [layer.layer_class for layer in layers]
         starts = costs.class_offsets[:-1]
-        phases = costs.phases
+        phases = costs.by_phase
         forward_s = np.minimum.reduceat(phases.forward_s, starts)
         way_s = np.minimum.reduceat(phases.total_s - phases.weight_grad_s, starts)
         counts = tuple(np.bincount(classes, minlength=len(starts)).tolist())
@@ -468,8 +466,7 @@ class PointWork:
 
 def _like_layers(costs: CostTable, counts: tuple[int, ...]) -> tuple[LikeLayers, ...]:
     """What is known of each class."""
-    starts, phases = costs.class_offsets[:-1], costs.phases
-    assert phases is not None, "an estimate has phases"
+    starts, phases = costs.class_offsets[:-1], costs.by_phase
     weights = costs.static_bytes[starts, :, StaticKind.WEIGHT]
     longest = np.stack(
         [

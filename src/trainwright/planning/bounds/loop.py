@@ -301,7 +301,6 @@ class LoopMemory:
 
     def _rank_choice(self, rank: int, kind_of: tuple[int, ...]) -> list[Ints] | None:
         costs = self.kinds.profile.costs
-        assert costs.phases is not None, "an estimate has phases"
         held, running = self.held[rank], self.running[rank]
         choice = [self._fastest(kind) for kind in kind_of]
         room = self.room_bytes(kind_of)
@@ -338,8 +337,7 @@ class LoopMemory:
         if kind in self.fastest_of_kind:
             return self.fastest_of_kind[kind]
         costs = self.kinds.profile.costs
-        assert costs.phases is not None, "an estimate has phases"
-        own, total_s = np.zeros(costs.num_rows, dtype=np.int64), costs.phases.total_s
+        own, total_s = np.zeros(costs.num_rows, dtype=np.int64), costs.by_phase.total_s
         for layer_class, count in enumerate(self.kinds.counts[kind].tolist()):
             rows = list(costs.rows_of(layer_class))
             own[rows[int(np.argmin(total_s[rows]))]] = count

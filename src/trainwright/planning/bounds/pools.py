@@ -879,16 +879,14 @@ def _way_s(profiles: list[Profile]) -> float:
     """Forward, and the gradient of the input back, each layer where and as that is fastest."""
     found = []
     for profile in profiles:
-        phases, starts = profile.costs.phases, profile.costs.class_offsets[:-1]
-        assert phases is not None, "an estimate has phases"
+        phases, starts = profile.costs.by_phase, profile.costs.class_offsets[:-1]
         found.append(np.minimum.reduceat(phases.total_s - phases.weight_grad_s, starts))
     classes = [layer.layer_class for layer in profiles[0].structure.layers]
     return math.fsum(np.minimum.reduce(found)[classes].tolist())
 
 
 def _forward_share(profile: Profile) -> float:
-    phases = profile.costs.phases
-    assert phases is not None, "an estimate has phases"
+    phases = profile.costs.by_phase
     works = phases.total_s > 0
     return float((phases.forward_s[works] / phases.total_s[works]).min(initial=1.0))
 
@@ -907,8 +905,7 @@ def _exchanged(profiles: list[Profile]) -> StageWork:
     (work,) = stage_works(Plan(stages=(stage,), num_microbatches=1), profiles[0], {})
     windows = []
     for profile in profiles:
-        phases = profile.costs.phases
-        assert phases is not None, "an estimate has phases"
+        phases = profile.costs.by_phase
         own = phases.forward_s, phases.total_s - phases.forward_s
         windows.append([np.maximum.reduceat(each, starts) for each in own])
     forward_s, backward_s = np.max(windows, axis=0)[:, classes].sum(axis=1).tolist()

@@ -98,7 +98,6 @@ class LayerTimes:
     @classmethod
     def _made_of(cls, kinds: StageKinds) -> LayerTimes:
         costs = kinds.profile.costs
-        assert costs.phases is not None, "an estimate has phases"
         classes = [layer.layer_class for layer in kinds.profile.structure.layers]
         least = partial(_least_of_classes, costs)
 
@@ -106,13 +105,13 @@ class LayerTimes:
             found: Floats = np.concatenate(([0.0], np.cumsum(values[classes])))
             return found
 
-        forward_s = least(costs.phases.forward_s)
-        input_grad_s = least(costs.phases.input_grad_s)
-        total_s = least(costs.phases.total_s)
+        forward_s = least(costs.by_phase.forward_s)
+        input_grad_s = least(costs.by_phase.input_grad_s)
+        total_s = least(costs.by_phase.total_s)
         return cls(
             forward_s=forward_s,
             input_grad_s=input_grad_s,
-            weight_grad_s=least(costs.phases.weight_grad_s),
+            weight_grad_s=least(costs.by_phase.weight_grad_s),
             total_s=total_s,
             forward_before_s=before(forward_s),
             input_grad_before_s=before(input_grad_s),
@@ -255,8 +254,7 @@ class Sharing:
 def slowest_s(kinds: StageKinds) -> Floats:
     """Seconds of a microbatch by kind, with all the recomputation that is left, [K]."""
     costs = kinds.profile.costs
-    assert costs.phases is not None, "an estimate has phases"
-    longest_s: Floats = np.maximum.reduceat(costs.phases.total_s, costs.class_offsets[:-1])
+    longest_s: Floats = np.maximum.reduceat(costs.by_phase.total_s, costs.class_offsets[:-1])
     found_s: Floats = kinds.counts.astype(np.float64) @ longest_s
     return found_s
 
@@ -326,8 +324,7 @@ class FirstBlock(NamedTuple):
     def of(cls, profile: Profile) -> FirstBlock | None:
         """None where blocks of a class have no such way to run, or no other."""
         costs, layers = profile.costs, profile.structure.layers
-        assert costs.phases is not None, "an estimate has phases"
-        times_s, again, longer_s = costs.phases.total_s, list[int](), list[float]()
+        times_s, again, longer_s = costs.by_phase.total_s, list[int](), list[float]()
         classes = sorted({each.layer_class for each in layers if each.name == LayerKind.BLOCK})
         for own in map(costs.rows_of, classes):
             full = [row for row in own if costs.option_ids[row] == Recompute.FULL]
@@ -422,7 +419,6 @@ class StageKinds:
         layers that are `together` are in one stage.
         """
         costs = profile.costs
-        assert costs.phases is not None, "an estimate has phases"
         counts, kind_of = _kinds(tuple(layer.layer_class for layer in profile.structure.layers))
         again = FirstBlock.of(profile) if repeats_first else None
         level_bytes, levels_of = _levels(profile, counts, again)
@@ -438,14 +434,14 @@ class StageKinds:
         sync = counts @ costs.gradient_sync_bytes[first]
         trained = counts @ costs.updated_weight_bytes[first]
         _count_tied_once(profile, counts, static, sync, trained)
-        least_time_s = summed(least(costs.phases.total_s))
+        least_time_s = summed(least(costs.by_phase.total_s))
         if again is not None:
             least_time_s += again.least_s(counts)
         return cls(
             profile=profile,
             counts=counts,
             kind_of=kind_of,
-            forward_s=summed(least(costs.phases.forward_s)),
+            forward_s=summed(least(costs.by_phase.forward_s)),
             least_time_s=least_time_s,
             static_bytes=static,
             opaque_bytes=counts @ costs.opaque_static_bytes[first],
@@ -776,12 +772,11 @@ def _rows(kinds: StageKinds, layer_class: int, level: int) -> Rows:
 
 def _takes(kinds: StageKinds, rows: Sequence[int]) -> Floats:
     costs, own = kinds.profile.costs, list(rows)
-    assert costs.phases is not None, "an estimate has phases"
     return np.stack(
         (
             costs.saved_until_input_grad_bytes[own],
             costs.saved_until_weight_grad_bytes[own],
-            costs.phases.total_s[own],
+            costs.by_phase.total_s[own],
         ),
         axis=1,
     )

@@ -168,10 +168,9 @@ class ChainWork:
     def of(cls, kinds: StageKinds) -> ChainWork:
         """The chain of `kinds` with all its options."""
         times, costs = LayerTimes.of(kinds), kinds.profile.costs
-        assert costs.phases is not None, "an estimate has phases"
-        total_s = costs.phases.total_s
+        total_s = costs.by_phase.total_s
         works = total_s > 0
-        shares = costs.phases.forward_s[works] / total_s[works]
+        shares = costs.by_phase.forward_s[works] / total_s[works]
         layers = kinds.profile.structure.layers
         own = [layer.layer_class for layer in layers if layer.name == LayerKind.BLOCK]
         input_grad_s = times.input_grad_before_s
@@ -229,12 +228,11 @@ def loop_work_s(
 
 
 def _blocks_of(costs: CostTable, layer_class: int, blocks: list[int]) -> Blocks:
-    assert costs.phases is not None, "an estimate has phases"
     rows = list(costs.rows_of(layer_class))
     return Blocks.of(
         count=blocks.count(layer_class),
-        forward_s=float(costs.phases.forward_s[rows].min()),
-        time_s=costs.phases.total_s[rows],
+        forward_s=float(costs.by_phase.forward_s[rows].min()),
+        time_s=costs.by_phase.total_s[rows],
         kept_bytes=costs.saved_bytes[rows],
         static=0.0,
     )
@@ -574,8 +572,7 @@ class Hidden(NamedTuple):
     @classmethod
     def of(cls, profile: Profile) -> Hidden:
         """What pairs may hide of a profile's layers, for whatever split."""
-        costs, phases = profile.costs, profile.costs.phases
-        assert phases is not None, "an estimate has phases"
+        costs, phases = profile.costs, profile.costs.by_phase
         both_s = phases.forward_s + phases.input_grad_s + phases.recompute_s
         waits_s = np.zeros_like(both_s)
         if costs.time_by_kind_s is not None:

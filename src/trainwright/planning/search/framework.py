@@ -22,7 +22,7 @@ from trainwright.cluster import Cluster
 from trainwright.cluster.calibration import only_program_on
 from trainwright.errors import Fault, InvalidInput, refuse
 from trainwright.execution import Budget, Progress
-from trainwright.model import RunShape, layer_graph
+from trainwright.model import layer_graph
 from trainwright.model.operator import MLP_ACTIVATION
 from trainwright.planning.bounds.step import any_order_bounds_s
 from trainwright.planning.question.layouts import (
@@ -359,10 +359,8 @@ def _made_anew(question: ModelQuestion) -> Iterator[Allowed]:
 
 def gradient_bytes(question: ModelQuestion) -> float:
     """All gradients of the model, on one device."""
-    shape = RunShape(microbatch_size=1, sequence_length=1)
     numbers = question.settings.recipe.numbers(question.precision)
-    graph = layer_graph(question.config, shape)
-    return numbers.gradient_bytes * graph.num_trainable_parameters
+    return numbers.gradient_bytes * layer_graph(question.config).num_trainable_parameters
 
 
 def _plan_without(question: ModelQuestion, budget: Budget, wanted: _Wanted) -> ModelOutcome:

@@ -279,12 +279,11 @@ def _layers_of(question: ModelQuestion) -> ModelQuestion:
 def _fingerprint(profile: Profile) -> bytes:
     """All numbers that tell two profiles of one model apart."""
     costs, edges = profile.costs, profile.structure.edges
-    assert costs.phases is not None, "an estimate has phases"
     tables = [
-        costs.phases.forward_s,
-        costs.phases.input_grad_s,
-        costs.phases.weight_grad_s,
-        costs.phases.recompute_s,
+        costs.by_phase.forward_s,
+        costs.by_phase.input_grad_s,
+        costs.by_phase.weight_grad_s,
+        costs.by_phase.recompute_s,
         costs.saved_until_input_grad_bytes,
         costs.saved_until_weight_grad_bytes,
         costs.transient_bytes,

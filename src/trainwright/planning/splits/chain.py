@@ -651,9 +651,8 @@ def _numbered(kinds: StageKinds, can_be: Flags) -> tuple[Ints, Ints]:
 def _weight_grad_s(kinds: StageKinds) -> Floats:
     """Seconds of weight gradients by kind, [K]; the longest of any option: the rest is earlier."""
     costs = kinds.profile.costs
-    assert costs.phases is not None, "an estimate has phases"
     starts = costs.class_offsets[:-1]
-    longest_s: Floats = np.maximum.reduceat(costs.phases.weight_grad_s, starts)
+    longest_s: Floats = np.maximum.reduceat(costs.by_phase.weight_grad_s, starts)
     times_s: Floats = kinds.counts.astype(np.float64) @ longest_s
     return times_s
 

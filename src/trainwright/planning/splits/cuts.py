@@ -275,8 +275,7 @@ class _Chain:
             return None
         weight_grad_s = np.zeros(len(ranks))
         for rank, (site, own) in enumerate(zip(self.sites, chosen, strict=True)):
-            phases = site.kinds.profile.costs.phases
-            assert phases is not None, "an estimate has phases"
+            phases = site.kinds.profile.costs.by_phase
             weight_grad_s[rank] = np.array(own, dtype=np.float64) @ phases.weight_grad_s
         forward_s, time_s = tables.forward_s[ranks, columns], tables.time_s[ranks, columns]
         times = PipelineTimes(

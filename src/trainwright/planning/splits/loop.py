@@ -602,7 +602,6 @@ class Loop:
         No rank has more than `most_blocks`. Replicas exchange nothing unless `exchanging`.
         """
         kinds, costs, lengths = self.kinds, self.kinds.profile.costs, self.lengths
-        assert costs.phases is not None, "an estimate has phases"
         times = LayerTimes.of(kinds)
         classes = np.array([layer.layer_class for layer in kinds.profile.structure.layers])
         main, missing = self._most_frequent()
@@ -626,7 +625,7 @@ class Loop:
         blocks = Blocks.of(
             count=lengths.num_blocks - missing,
             forward_s=float(times.forward_s[main]),
-            time_s=np.asarray(costs.phases.total_s[rows]),
+            time_s=np.asarray(costs.by_phase.total_s[rows]),
             kept_bytes=np.asarray(costs.saved_bytes[rows]),
             static=float(static[main]),
             transient=float(costs.transient_bytes[rows].min()),
@@ -914,8 +913,7 @@ class Loop:
 
     def _stage_times_s(self, kinds: Ints, chosen: tuple[tuple[int, ...], ...]) -> Floats:
         """Forward, gradient of the input and of the weights, and exchanges at last, [4, S]."""
-        phases = self.kinds.profile.costs.phases
-        assert phases is not None, "an estimate has phases"
+        phases = self.kinds.profile.costs.by_phase
         own = np.array(chosen, dtype=np.float64)
         forward_s, total_s = own @ phases.forward_s, own @ phases.total_s
         weight_grad_s = own @ phases.weight_grad_s
