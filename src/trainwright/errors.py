@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
@@ -56,6 +57,15 @@ class InvalidInput(TrainwrightError):
     def of(cls, path: str, problem: str, *, source: str | None = None) -> InvalidInput:
         """Build the error of a single fault."""
         return cls((Fault(path, problem),), source=source)
+
+
+@contextmanager
+def sourced(source: str | None) -> Iterator[None]:
+    """Say of faults found within where what they are about comes from."""
+    try:
+        yield
+    except InvalidInput as error:
+        raise InvalidInput(error.faults, source=source) from None
 
 
 def refuse(faults: Iterable[Fault]) -> None:

@@ -50,7 +50,7 @@ from trainwright.costing.layer import Platform, price_layer
 from trainwright.execution import Budget
 from trainwright.formats import codesign_document
 from trainwright.model import Phase, model_flops_per_sequence, precision_named
-from trainwright.model.config import LayerKind
+from trainwright.model.config import block_indices
 from trainwright.plans.plan import Parallelism
 from trainwright.plans.status import relative_gap
 from trainwright.profile import Recompute
@@ -79,7 +79,7 @@ EXPERTS: Final = {
 
 def even_starts(chain: Chain, depth: int) -> tuple[int, ...]:
     """First layer of each stage; stages that no block is left for do not exist."""
-    blocks = [i for i, kind in enumerate(chain.graph.kinds) if kind is LayerKind.BLOCK]
+    blocks = block_indices(chain.graph.kinds)
     size = math.ceil(len(blocks) / depth)
     return (0, *(blocks[k] for k in range(size, len(blocks), size)))
 

@@ -29,6 +29,7 @@ from trainwright.documents.view import Line, column, size, table_of, words
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.formats.document_json import content_hash, encode
 from trainwright.model import LayerKind
+from trainwright.model.config import block_indices
 from trainwright.options.question import call_of
 from trainwright.planning.question.question import ModelQuestion
 from trainwright.plans import Plan
@@ -110,7 +111,7 @@ def _places_in(model: TransformerConfig, names: Sequence[str | None]) -> list[in
     kinds = layer_kinds(model)
     spans = []
     for chain in (names, kinds):
-        blocks = [at for at, name in enumerate(chain) if name == LayerKind.BLOCK]
+        blocks = block_indices(chain)
         if not blocks or blocks != [*range(blocks[0], blocks[-1] + 1)]:
             whose = "the profile" if chain is names else "the model"
             raise UnsupportedFeature(

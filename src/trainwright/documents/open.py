@@ -22,7 +22,7 @@ from trainwright.documents.registry import (
     records,
     where_it_goes,
 )
-from trainwright.errors import Fault, InvalidInput, refuse
+from trainwright.errors import Fault, InvalidInput, refuse, sourced
 from trainwright.formats.atomic_file import read_bytes
 from trainwright.formats.document_json import content_hash, decode_document
 from trainwright.formats.json_text import parse_json
@@ -73,10 +73,8 @@ def recheck(document: Document, *, source: str | None = None) -> Document:
     pricing its decisions. Documents inside it are checked first. `source` is the file that faults
     are of.
     """
-    try:
+    with sourced(source):
         found: Document = _rechecked(document)
-    except InvalidInput as error:
-        raise InvalidInput(error.faults, source=source) from None
     return found
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from trainwright.errors import InvalidInput
+from trainwright.errors import sourced
 from trainwright.formats.json_text import FieldReader, Key, Path, PathFault, show_value
 from trainwright.formats.records import (
     AMOUNT,
@@ -91,7 +91,7 @@ def read_phaze(
     fixed = _read_fixed(reader, part, at)
     tables = _read_widths(reader, part, at)
     reader.check(value, source=source)
-    try:
+    with sourced(source):
         return PlacementCase(
             widths=tuple(sorted(tables, key=lambda table: table.tensor_parallel)),
             setting=Setting(**setting),
@@ -99,8 +99,6 @@ def read_phaze(
             optimizer=optimizer,
             fixed=fixed,
         )
-    except InvalidInput as error:
-        raise InvalidInput(error.faults, source=source) from None
 
 
 def _read_setting(

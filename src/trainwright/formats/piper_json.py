@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from trainwright.errors import InvalidInput
+from trainwright.errors import sourced
 from trainwright.formats import json_text
 from trainwright.formats.records import (
     AMOUNT,
@@ -406,10 +406,8 @@ def read_piper(
         for problem in graph.cycles():
             reader.fault(("edges",), problem)
     reader.check(value, source=source)
-    try:
+    with sourced(source):  # the only rule left to the nouns: no cycles
         profile = _profile(graph, names, rows, source, time_unit_s)
-    except InvalidInput as error:  # the only rule left to the nouns: no cycles
-        raise InvalidInput(error.faults, source=source) from None
     return ProfileFile(profiles=(profile,), setting=Setting(**header))
 
 

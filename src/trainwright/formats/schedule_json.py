@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeAlias, T
 
 import numpy as np
 
-from trainwright.errors import Fault, InvalidInput, refuse
+from trainwright.errors import Fault, InvalidInput, refuse, sourced
 from trainwright.formats.atomic_file import read_bytes
 from trainwright.formats.document_json import carried, decode, encode, refuse_newer_version
 from trainwright.formats.json_text import PathFault, collector_at_rest, in_document_order, scan_json
@@ -87,10 +87,8 @@ def read_compute_only(path: Path) -> Schedule:
 def parse_compute_only(text: str, *, source: str | None = None) -> Schedule:
     """Read orders from the text of a file."""
     rows = _read_rows(text, _computation, skip_empty=True, source=source)
-    try:
+    with sourced(source):
         return Schedule.from_orders(rows.orders, pairs=rows.pairs)
-    except InvalidInput as error:
-        raise InvalidInput(error.faults, source=source) from error
 
 
 def read_compute_comms(path: Path) -> LoweredSchedule:
@@ -102,7 +100,7 @@ def parse_compute_comms(text: str, *, source: str | None = None) -> LoweredSched
     """Read lowered orders from the text of a file."""
     rows = _read_rows(text, _lowered_step, skip_empty=False, source=source)
     steps = [step for order in rows.orders for step in order]
-    try:
+    with sourced(source):
         return LoweredSchedule(
             placement=Placement.from_ranks(
                 [sorted({step.stage for step in order}) for order in rows.orders]
@@ -112,8 +110,6 @@ def parse_compute_comms(text: str, *, source: str | None = None) -> LoweredSched
             rank_offsets=np.cumsum([0, *map(len, rows.orders)]),
             pairs=np.array(rows.pairs, np.int64),
         )
-    except InvalidInput as error:
-        raise InvalidInput(error.faults, source=source) from error
 
 
 def format_compute_only(schedule: Schedule) -> str:
@@ -330,7 +326,7 @@ def read_orders(
         raise InvalidInput(in_document_order(faults, value), source=source)
     starts = np.cumsum([0, *(len(order.actions) for order in orders)])
     pairs = [order.pairs + start for order, start in zip(orders, starts[:-1], strict=True)]
-    try:
+    with sourced(source):
         return Schedule.of_ranks(
             [order.actions.astype(np.int32) for order in orders],
             placement=Placement(
@@ -343,8 +339,6 @@ def read_orders(
             num_slices=record.num_slices or 1,
             head_barriers=record.head_barriers or 0,
         )
-    except InvalidInput as error:
-        raise InvalidInput(error.faults, source=source) from error
 
 
 def write_orders(schedule: Schedule) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from trainwright.cluster import Accelerator
 from trainwright.cluster.calibration import as_compiled
 from trainwright.cluster.framework_memory import on_engine
-from trainwright.errors import InvalidInput
+from trainwright.errors import InvalidInput, sourced
 from trainwright.formats.atomic_file import read_bytes
 from trainwright.formats.catalog import changed_model, model_names
 from trainwright.formats.document_json import encode
@@ -81,10 +81,8 @@ def job_format(path: str | Path) -> str | None:
     if found is None and (pasted := pasted_in(text, where.name, where.parent)) is not None:
         return pasted.format
     if found is None and where.suffix.lower() in (".yaml", ".yml"):
-        try:
+        with sourced(str(path)):
             settings.parse_yaml(text)
-        except InvalidInput as error:
-            raise InvalidInput(error.faults, source=str(path)) from None
     return found
 
 

@@ -6,7 +6,7 @@ them all and the layer graph never asks for a family's name.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
@@ -33,6 +33,11 @@ class LayerKind(StrEnum):
     LM_HEAD = "lm_head"
     LOSS = "loss"
     MTP = "mtp"
+
+
+def block_indices(kinds: Sequence[str | None]) -> list[int]:
+    """Which layers of a chain are blocks of the model, by their kinds or names."""
+    return [at for at, kind in enumerate(kinds) if kind == LayerKind.BLOCK]
 
 
 # Layers that recompute where all blocks do, and not where some of them do.

@@ -360,9 +360,6 @@ class RunShape:
         return padded_vocabulary(vocabulary_size, self.vocabulary_multiple, self.tensor_parallel)
 
 
-ONE_TOKEN: Final = RunShape(microbatch_size=1, sequence_length=1)
-
-
 def padded_vocabulary(vocabulary_size: int, multiple: int, tensor_degree: int) -> int:
     """The words that a tensor group keeps: each device a whole number of times `multiple`."""
     unit = multiple * tensor_degree
@@ -394,6 +391,8 @@ _COUNTS = (
     "context_parallel",
     "expert_parallel",
 )
+
+ONE_TOKEN: Final = RunShape(microbatch_size=1, sequence_length=1)
 
 
 # How far the tokens of a mixture of experts spread over devices

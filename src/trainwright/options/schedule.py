@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trainwright.errors import Fault, InvalidInput
+from trainwright.errors import Fault, InvalidInput, sourced
 from trainwright.formats.schedule_json import ScheduleSpec, load_schedule_spec, too_large
 from trainwright.options.inputs import display_name
 from trainwright.plans.schedule import ActionKind, Placement, Schedule, ScheduleCosts, broadcast
@@ -188,14 +188,12 @@ class ScheduleCase:
                 f"must be the placement of the schedule ({shown}{more}), or left out",
                 source=self.name,
             )
-        try:
+        with sourced(self.name):
             if self.parts_per_stage == 1:
                 return self.spec.costs(placement)
             chunks = placement.num_stages // (placement.num_ranks * self.parts_per_stage)
             described = Placement.loop(placement.num_ranks, virtual_stages=max(1, chunks))
             return cut_stages(self.spec.costs(described), self.parts_per_stage)
-        except InvalidInput as error:
-            raise InvalidInput(error.faults, source=self.name) from None
 
 
 def resolve_case(

@@ -34,7 +34,7 @@ from trainwright.step import predict
 from trainwright.step.memory import memory_of_actions, rank_peaks
 from trainwright.step.pipeline import schedule_of
 from trainwright.step.pools import MixedPlacement, as_run_by
-from trainwright.step.stages import Placement, chosen_rows, replica_hops
+from trainwright.step.stages import Placement, chosen_rows, replica_hops, stages_on
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -230,7 +230,7 @@ def chains_by_part_s(
         work_s = [rank.forward_s + rank.backward_s for rank in told.step.stages]
         parts = []
         for number, (pool, rank) in enumerate(zip(told.pools, told.step.stages, strict=True)):
-            stages = [at for at, owner in enumerate(placement.rank_of_stage) if owner == number]
+            stages = stages_on(placement.rank_of_stage, number)
             repeated_s = _repeated_s(own, profiles[pool], stages)
             is_busiest = work_s.index(max(work_s)) == number
             exposed_s = _exposed_s(told.step)

@@ -35,6 +35,7 @@ from trainwright.model import (
     model_flops_per_sequence,
     precision_named,
 )
+from trainwright.model.config import block_indices
 from trainwright.partitioning.evaluate import find_layer_faults, read_prices
 from trainwright.plans import (
     CommunicationTime,
@@ -75,6 +76,7 @@ from trainwright.step.stages import (
     rank_lines,
     slice_faults,
     stage_works,
+    stages_on,
     without_head,
 )
 
@@ -150,7 +152,7 @@ class StepWork:
 
     def parts_of(self, rank: int) -> list[int]:
         """Which of the parts a rank has."""
-        own = [stage for stage, owner in enumerate(self.rank_of_stage) if owner == rank]
+        own = stages_on(self.rank_of_stage, rank)
         return [*own, len(self.stages) + rank] if self.heads else own
 
     def tied_of(self, parts: list[int]) -> float:
@@ -216,7 +218,7 @@ def sharing_times(work: StepWork, layout: Layout) -> tuple[zero.DataParallelTime
 
     found: dict[int, zero.DataParallelTimes] = {}
     for rank in range(len(layout.places)):
-        chunks = [stage for stage, owner in enumerate(work.rank_of_stage) if owner == rank]
+        chunks = stages_on(work.rank_of_stage, rank)
         found.update(zip(chunks, times_of([work.stages[c] for c in chunks], rank), strict=True))
     beside: dict[tuple[int, int], zero.DataParallelTimes] = {}
     places = [(id(h), id(p)) for h, p in zip(work.heads, layout.places, strict=False)]
@@ -835,7 +837,7 @@ def plan_of(configuration: Configuration, profile: Profile) -> Plan:
         raise InvalidInput.of("recompute", problem)
     degrees, structure = configuration.parallelism, profile.structure
     names = [layer.name for layer in structure.layers]
-    blocks = [index for index, name in enumerate(names) if name == LayerKind.BLOCK]
+    blocks = block_indices(names)
     counts = configuration.blocks_per_stage or even_blocks(len(blocks), configuration.num_stages)
     cuts = [blocks[0] + count for count in accumulate(counts, initial=0)]
     cuts[0], cuts[-1] = 0, len(names)
@@ -900,7 +902,7 @@ def hardware_flops_per_sequence(
         sum(op.model_flops for op in c.operators if c.has_backward and rule.repeats(op))
         for c in graph.classes
     ]
-    blocks = [c for c, kind in zip(graph.layers, graph.kinds, strict=True) if _is_block(kind)]
+    blocks = [graph.layers[at] for at in block_indices(graph.kinds)]
     counts = configuration.blocks_per_stage or even_blocks(len(blocks), configuration.num_stages)
     again, first = 0.0, 0
     for count in counts:
@@ -911,10 +913,6 @@ def hardware_flops_per_sequence(
         kinds = zip(graph.layers, graph.kinds, strict=True)
         again += sum(repeated[c] for c, kind in kinds if kind in BESIDE_BLOCKS)
     return model_flops_per_sequence(model, configuration.sequence_length) + again
-
-
-def _is_block(kind: LayerKind) -> bool:
-    return kind is LayerKind.BLOCK
 
 
 def require_legal(model: Trained, cluster: Cluster, configuration: Configuration) -> None:

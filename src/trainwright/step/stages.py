@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
 from itertools import accumulate
@@ -514,6 +514,11 @@ _EMBEDDING = "embedding"
 #
 # With the pipeline inside the replicas (`plans.plan`), replica k is a whole pipeline of p
 # ranks of c·t devices each: rank r of it runs on (k·p + r)·c·t to (k·p + r + 1)·c·t − 1.
+
+
+def stages_on(rank_of_stage: Sequence[int], rank: int) -> list[int]:
+    """The virtual stages of a rank."""
+    return [stage for stage, owner in enumerate(rank_of_stage) if owner == rank]
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: what is asked for each stage is kept

@@ -473,10 +473,7 @@ _HUB: Final = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def _read_recipe(text: str, beside: settings.Beside) -> settings.StatedRun:
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise InvalidInput.of("megatron-bridge", f"is not a Python module: {error}") from None
+    tree = settings.python_module(text, "megatron-bridge")
     functions = {each.name: each for each in tree.body if isinstance(each, ast.FunctionDef)}
     public = [name for name in functions if not name.startswith("_")]
     made = [name for name in public if _begins_with(functions[name])] if len(public) > 1 else public

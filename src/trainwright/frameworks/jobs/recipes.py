@@ -52,10 +52,7 @@ def is_olmo_core(text: str) -> bool:
 
 def read_olmo_core(text: str, beside: settings.Beside = settings.NOTHING) -> settings.StatedRun:
     """A training script of OLMo-core, as far as its values stand in it."""
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise InvalidInput.of("olmo-core", f"is not a Python module: {error}") from None
+    tree = settings.python_module(text, "olmo-core")
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     known = _named_values(tree, calls)
     words: dict[str, ast.expr] = {}

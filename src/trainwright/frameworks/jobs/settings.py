@@ -7,6 +7,7 @@ reader and the list of what it understands are one text. Paths are printed as th
 
 from __future__ import annotations
 
+import ast
 import math
 import re
 import tomllib
@@ -401,6 +402,14 @@ def chosen_function(functions: Iterable[str], name: str | None) -> str:
         got = "" if name is None else f', got "{name}"'
         raise InvalidInput.of("function", f"must be one of {', '.join(public)}{got}")
     return name
+
+
+def python_module(text: str, form: str) -> ast.Module:
+    """The tree of a Python file in a format; raises `InvalidInput` where it is none."""
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise InvalidInput.of(form, f"is not a Python module: {error}") from None
 
 
 def partly_sharded(fsdp: Settings, devices: int | None) -> tuple[str, ...]:

@@ -555,10 +555,7 @@ class _Computed:
 
 
 def _tables_of_module(text: str, beside: settings.Beside) -> dict[str, Any]:
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise InvalidInput.of("torchtitan", f"is not a Python module: {error}") from None
+    tree = settings.python_module(text, "torchtitan")
     module = _Module(tree)
     found = module.job(beside.function)
     made = found.get("activation_checkpoint")

@@ -21,6 +21,7 @@ from trainwright._native import _core
 from trainwright.cluster import Cluster, NetworkLevel
 from trainwright.costing.communication import beyond_s, point_to_point_time_s
 from trainwright.model import LayerKind
+from trainwright.model.config import block_indices
 from trainwright.planning.bounds.layers import undivided_work_s
 from trainwright.plans.configuration import DEFAULT_OVERLAP, Overlap
 from trainwright.plans.plan import Parallelism
@@ -941,7 +942,7 @@ def any_lengths(profile: Profile, num_stages: int) -> StageLengths | None:
     without a block.
     """
     names = [layer.name for layer in profile.structure.layers]
-    blocks = [index for index, name in enumerate(names) if name == LayerKind.BLOCK]
+    blocks = block_indices(names)
     first, after = blocks[0], blocks[-1] + 1
     least = np.ones(num_stages, dtype=np.int64)
     if first > 0:
