@@ -1,4 +1,7 @@
-"""How many random cases a law is tried on: in proportion, so that one profile is few or many."""
+"""How many random cases a law is tried on: in proportion, so that one profile is few or many.
+
+Also the paths into a value, at which cases change it.
+"""
 
 from __future__ import annotations
 
@@ -42,3 +45,12 @@ def every_third(kinds: Iterable[str], *, always: Collection[str] = ()) -> list[A
         pytest.param(kind, marks=[pytest.mark.papers] * (number % 3 > 0 and kind not in always))
         for number, kind in enumerate(kinds)
     ]
+
+
+def places(value, path=()):
+    """Every path into a value."""
+    entries = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, entry in entries:
+        yield (*path, key)
+        if isinstance(entry, (dict, list)):
+            yield from places(entry, (*path, key))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from random_cases import cases
+from random_cases import cases, places
 from small_placements import chain
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.execution import Budget
@@ -26,14 +26,6 @@ STRANGE = st.one_of(
     st.floats(allow_nan=False, allow_infinity=False),
     st.sampled_from(("", "1", "SGD", [], {}, [1], {"1": []}, 5e-324, 1e308, 0.5)),
 )
-
-
-def places(value, path=()):
-    items = value.items() if isinstance(value, dict) else enumerate(value)
-    for key, entry in items:
-        yield (*path, key)
-        if isinstance(entry, (dict, list)):
-            yield from places(entry, (*path, key))
 
 
 PLACES = tuple(places(chain()))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from piper_examples import config, diamond, is_legal, node
-from random_cases import cases
+from random_cases import cases, places
 from trainwright.errors import InvalidInput
 from trainwright.formats.piper_json import read_piper, read_piper_bytes
 from trainwright.profile import ProfileFile
@@ -55,15 +55,6 @@ parts = st.sampled_from(
         [],
     ]
 )
-
-
-def places(value, path=()):
-    """Every path into a value."""
-    entries = value.items() if isinstance(value, dict) else enumerate(value)
-    for key, entry in entries:
-        yield (*path, key)
-        if isinstance(entry, (dict, list)):
-            yield from places(entry, (*path, key))
 
 
 @st.composite

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from piper_examples import diamond, reference_profile
 from profile_strategies import profile_files
-from random_cases import cases
+from random_cases import cases, places
 from reference import needs_reference
 from trainwright.errors import InvalidInput
 from trainwright.formats.json_text import scan_json
@@ -261,14 +261,6 @@ def test_a_version_from_the_future_is_refused_before_all_else():
 JUNK = st.sampled_from(
     [None, True, -1, 0, 1, 2, 0.5, 10.0, 10**400, math.nan, math.inf, "", "x", [], {}, [1], [[]]]
 ) | st.just({"id": 10, "layer_class": 0})
-
-
-def places(value, path=()):
-    entries = value.items() if isinstance(value, dict) else enumerate(value)
-    for key, entry in entries:
-        yield (*path, key)
-        if isinstance(entry, (dict, list)):
-            yield from places(entry, (*path, key))
 
 
 @cases(400)

@@ -32,7 +32,8 @@ from trainwright.planning.question.question import (
     estimate_profile,
 )
 from trainwright.planning.search.framework import (
-    framework_for,
+    frameworks_for,
+    in_words,
     plan_runnable,
     runnable_spaces,
     sketch_runnable,
@@ -46,6 +47,11 @@ from trainwright.plans.plan import Parallelism, Stage
 from trainwright.plans.schedule import FamilyShape, Placing
 from trainwright.profile import Recompute
 from trainwright.scheduling.families import family_named
+
+
+def framework_for(question: ModelQuestion, *, first: str | None = None):
+    able, reason = frameworks_for(question, first=first)
+    return next(iter(able), None), in_words(able, reason)
 
 
 def asked(framework: str | None, *, memory_gib: int = 20, **allowed) -> ModelQuestion:

@@ -350,7 +350,6 @@ def reticle_words(die_mm2: float, reticle_mm2: float) -> str:
 
 
 def _peak(question: CodesignQuestion, design: Design) -> float:
-
     variant = question.variants[design.variant]
     return peak_flops_per_s(question.space.template(design.index), variant.surroundings)
 

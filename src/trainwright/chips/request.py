@@ -415,7 +415,6 @@ def job_record(
 
 
 def _can_be_cut(config: TransformerConfig, degree: int, length: int) -> bool:
-
     if length % degree:
         return False
     run = tensor_run(degree, microbatch_size=1, sequence_length=length)
@@ -543,7 +542,6 @@ def rules_of(request: codesign_document.CodesignRequest) -> SpaceRules:
 
 
 def _job(record: codesign_document.JobRecord) -> TrainingJob:
-
     modes = {str(mode): mode for mode in RECOMPUTE}
     if unknown := [mode for mode in record.recompute if mode not in modes]:
         raise InvalidInput([Fault("recompute", f'must be of none, full, got "{unknown[0]}"')])

@@ -67,7 +67,6 @@ def calibrate(
 
 
 def _check_constants(names: Sequence[str]) -> None:
-
     unknown = [name for name in names if name not in CONSTANTS]
     if unknown:
         wanted = f"must be of {', '.join(CONSTANTS)}"
@@ -102,7 +101,6 @@ def _priors(cluster: Cluster, names: Sequence[str]) -> list[Prior]:
 def _from_rows(
     sources: Sequence[str | Path], line: str | None, constants: Sequence[str]
 ) -> list[LineFit]:
-
     catalog = replace(known(), calibrations=(), efficiencies=None)
     groups: dict[tuple[str, str], list[MeasuredRun]] = {}
     for source in map(Path, sources):
@@ -203,7 +201,6 @@ def _far_off(found: LineFit, before_s: Sequence[float]) -> Iterator[str]:
 
 
 def _record(found: LineFit) -> FitRecord:
-
     return FitRecord(
         accelerator=found.calibration.accelerator,
         line=found.calibration.line,

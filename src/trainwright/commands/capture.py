@@ -73,7 +73,6 @@ def capture(command: Sequence[str], *, limit_s: float = 600.0) -> tuple[str, ...
 
 
 def _write_recorders(folder: Path, log: Path, environment: Mapping[str, str]) -> None:
-
     folder.mkdir()
     shell = shutil.which("sh") or "/bin/sh"
     for name in LAUNCHERS:

@@ -68,7 +68,6 @@ def catalog(topic: str | None = None) -> Report[CatalogResult]:
 
 
 def _models() -> Iterator[CatalogItem]:
-
     for entry in model_entries():
         config = model(entry.name).config
         size = count_parameters(config)
@@ -95,7 +94,6 @@ def _types() -> Iterator[CatalogItem]:
 
 
 def _accelerators() -> Iterator[CatalogItem]:
-
     for name, device in accelerators().items():
         peaks = ", ".join(f"{k} {v / 1e12:.4g}" for k, v in device.peak_flops_per_s)
         memory = format_bytes(device.memory_bytes)
@@ -109,7 +107,6 @@ def _accelerators() -> Iterator[CatalogItem]:
 
 
 def _clusters() -> Iterator[CatalogItem]:
-
     for entry in cluster_entries():
         pool = cluster(entry.name).pool_of()
         links = ", ".join(

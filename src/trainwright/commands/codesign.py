@@ -195,7 +195,6 @@ def _with_best(
     budget: Budget,
     prepared: Prepared | None,
 ) -> codesign_document.CodesignResult:
-
     best = outcome.best
     assert best is not None
     made = records.design_record(question, best)
@@ -235,7 +234,6 @@ def _with_front(
     budget: Budget,
     prepared: Prepared | None,
 ) -> codesign_document.CodesignResult:
-
     start_s = budget.cpu_s
     everything, finished = populate(
         question,
@@ -281,7 +279,6 @@ def _journal(
 def _write_csv(
     path: Path, question: CodesignQuestion, outcome: CodesignOutcome, everything: object
 ) -> None:
-
     found = everything if isinstance(everything, Population) else None
     write_designs(path, COLUMNS, design_rows(question, outcome, found))
 
@@ -289,7 +286,6 @@ def _write_csv(
 def _recheck(
     question: CodesignQuestion, outcome: CodesignOutcome, extras: Extras, budget: Budget
 ) -> codesign_document.RecheckRecord:
-
     found = recheck(question, outcome, budget, sample=extras.recheck_sample, seed=extras.seed)
     if found.contradictions:
         variant, design = found.contradictions[0]
@@ -356,7 +352,6 @@ def _wrong_with(
     *,
     whole: bool,
 ) -> str | None:
-
     every = (
         one
         for name in _checked(stored, whole)
@@ -605,7 +600,6 @@ def _folder(folder: str | Path) -> Path:
 
 
 def _about(request: codesign_document.CodesignRequest) -> str:
-
     return content_hash(encode(request))
 
 
@@ -859,7 +853,6 @@ def _refuse(why: str, given: Mapping[str, object]) -> None:
 
 
 def _draw(result: Report[Any], path: Path) -> None:
-
     if (
         not isinstance(result.document, codesign_document.CodesignResult)
         or result.document.best is None

@@ -226,7 +226,6 @@ def _estimate_profile(
     plan: str | Path | Plan | None,
     overrides: Mapping[str, float],
 ) -> Report[EstimateResult]:
-
     if plan is None:
         raise InvalidInput.of("plan", "must be given for a profile, as --plan FILE")
     if isinstance(plan, Plan):

@@ -116,7 +116,6 @@ def _trace_of_profile(document: jobs.Jobbed) -> ExportBundle:
 
 
 def _opened(document: Exportable) -> jobs.Jobbed:
-
     opened = _meant(opened_by(load_explained_document, document))
     kind = getattr(opened, "kind", type(opened).__name__)
     if kind not in ("model-plan", "model-estimate"):
@@ -147,7 +146,6 @@ def _written(
     *,
     is_nearest: bool = False,
 ) -> ExportBundle:
-
     if launcher not in set(Launcher):
         raise InvalidInput.of("launcher", f'must be torchrun or slurm, got "{launcher}"')
     if needs_orders(target) and not gaps_of(job, target) and job.parallelism is not None:
@@ -159,7 +157,6 @@ def _written(
 
 
 def _ordered_by_configuration(document: jobs.Jobbed, job: Job) -> Job:
-
     model, cluster = model_and_cluster(document.request)
     run = job.configuration()
     profile = profile_of_run(model, cluster, run)
@@ -181,7 +178,6 @@ def _document(
     nearest: jobs.Nearest | None,
     checked: str | None,
 ) -> jobs.ExportResult:
-
     data = {name: file_bytes(name, text) for name, text in bundle.files.items()}
     return jobs.ExportResult(
         target=bundle.target,

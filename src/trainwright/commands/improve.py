@@ -261,7 +261,6 @@ def _that_can_be_written(found: Surroundings, job: JobText) -> tuple[Surrounding
 
 
 def _refuse_own(path: str | Path, job: JobText) -> None:
-
     if Path(path).resolve() == job.path.resolve():
         raise InvalidInput.of("patch", "must be another file than the one that is read")
     if not job.can_edit:
@@ -308,7 +307,6 @@ def _of_file(
     nodes: int | None,
     beside: Options,
 ) -> tuple[DocumentedRun, tuple[str, ...]]:
-
     given = read_job.stated_model(job, model)
     job = read_job.job_of_model(job, given.config)
     options = read_job.stated_options(job, beside, given.config)
@@ -337,7 +335,6 @@ def _priced(
     framework: str | None,
     dialect: str | None,
 ) -> Surroundings:
-
     model, run = asked.model, asked.configuration
     cluster = (
         asked.cluster if isinstance(model, MeasuredModel) else clusters.with_host(asked.cluster)

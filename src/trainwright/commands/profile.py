@@ -133,7 +133,6 @@ def time_all(
 
 
 def _refuse_too_large(graphs: Sequence[LayerGraph], device: Device) -> None:
-
     for graph in graphs:
         for layer in graph.classes:
             needed = needed_bytes(layer, graph.run)
@@ -315,7 +314,6 @@ def _measuring_warnings(
 
 
 def _interpolation_warnings(profile: Profile, micro_batch: int) -> list[str]:
-
     if profile.costs.provenance.origin is Origin.MEASURED:
         return []
     return [f"microbatch {micro_batch} is not in the tables: times are interpolated"]
@@ -324,7 +322,6 @@ def _interpolation_warnings(profile: Profile, micro_batch: int) -> list[str]:
 def _report(
     profile: Profile, timings: dict[tuple[int, int], LayerTiming], warnings: Iterable[str]
 ) -> ProfileReport:
-
     rows = tuple(_rows(profile, timings))
     file = ProfileFile(profiles=(profile,))
     return ProfileReport(LayerProfileResult(file=file, rows=rows, warnings=tuple(warnings)))

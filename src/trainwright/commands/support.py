@@ -121,7 +121,6 @@ def _cluster_of(device: str) -> Cluster:
 
 
 def _speeds(cluster: Cluster) -> Iterator[KnownSpeed]:
-
     for kind in SoftwareClass:
         device = expected(cluster, kind.value).accelerator
         fitted = device.calibration
@@ -134,7 +133,6 @@ def _speeds(cluster: Cluster) -> Iterator[KnownSpeed]:
 
 
 def _targets(model: TransformerConfig) -> Iterator[SupportedTarget]:
-
     for name, version in TARGETS.items():
         lacks = tuple(fault.problem for fault in unwritable(model, name))
         yield SupportedTarget(name=name, version=version, lacks=lacks)

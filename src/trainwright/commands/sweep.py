@@ -395,7 +395,6 @@ class _Rows:
 
 
 def _searched_json(searched: SearchedObjective, sizes: list[int]) -> dict[str, object]:
-
     return {"searched": document_json.encode(searched), "sizes": sizes}
 
 

@@ -261,7 +261,6 @@ def _level_2(
     asked: _Asked,
     found: _Findings,
 ) -> None:
-
     try:
         ran = verify_runs.run_checks(document, subject, self_test=asked.self_test)
     except MissingExtra as error:
@@ -278,7 +277,6 @@ def _level_2(
 
 
 def _leave_out(found: _Findings, level: int) -> None:
-
     reached = max(check.level for check in found.checks)
     names = {1: "replay", 2: "run"}
     found.checks += [
@@ -293,7 +291,6 @@ def _result(
     found: _Findings,
     level: int,
 ) -> VerificationResult:
-
     described = VerifiedDocument(
         kind=document.kind,
         name=name,
@@ -323,7 +320,6 @@ def _result(
 def _described(
     described: VerifiedDocument, subject: verify_orders.Pipeline | verify_orders.Replicas | None
 ) -> VerifiedDocument:
-
     if subject is None:
         return described
     if isinstance(subject, verify_orders.Pipeline):
@@ -345,7 +341,6 @@ def _described(
 def _out_of_scope(
     subject: verify_orders.Pipeline | verify_orders.Replicas | None, found: _Findings
 ) -> tuple[str, ...]:
-
     if subject is None or not found.runs:
         return _OUT_OF_SCOPE
     chains = subject.chains if isinstance(subject, verify_orders.Pipeline) else (subject,)

@@ -51,7 +51,7 @@ from trainwright.planning.reasons.objectives import (
     with_plain,
 )
 from trainwright.planning.reasons.why import enough_freedom, priced_on_pools
-from trainwright.planning.search.framework import cannot, framework_for, plan_runnable
+from trainwright.planning.search.framework import cannot, frameworks_for, plan_runnable
 from trainwright.planning.search.frontier import Shelves
 from trainwright.planning.search.orders import (
     plan_per_stage,
@@ -345,9 +345,10 @@ def _launchable(
     free = question.allowed.framework is None and not isinstance(question.model, MeasuredModel)
     if not free or budget.stopped or document.launched_by():
         return None
-    target, _ = framework_for(question)
-    if target is None:
+    able, _ = frameworks_for(question)
+    if not able:
         return None
+    target = able[0]
     step_s: float | None = None
     # In place of an order that no framework has, the best plan beside it that one runs.
     for each in outcome.priced[1:] if document.schedule in KEEPS_TO_ROOM else ():

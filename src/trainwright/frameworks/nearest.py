@@ -236,7 +236,6 @@ def _dispatched(recipe: Recipe, job: Job, own: Capability) -> Recipe:
 
 
 def _without_recompute(job: Job) -> Job:
-
     plain = tuple(
         replace(stage, recompute=(Recompute.NONE,) * len(stage.kinds)) for stage in job.stages
     )

@@ -256,7 +256,6 @@ def _as_started(text: str) -> str:
 
 
 def _warnings(run: settings.StatedRun, name: str, *, names_model: bool) -> Iterator[str]:
-
     if run.unknown:
         yield f"{name}: not known here and not used: {', '.join(run.unknown)}"
     for note in run.notes:

@@ -666,5 +666,4 @@ def _linux_available_bytes() -> float:
 
 
 def _physical_bytes() -> float:
-
     return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))

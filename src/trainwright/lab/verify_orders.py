@@ -117,7 +117,6 @@ class Pipeline:
         return schedule, self._lowered(schedule)
 
     def _lowered(self, schedule: Schedule) -> LoweredSchedule:
-
         sharded = range(schedule.placement.num_stages) if self.is_sharded else ()
         return lower(schedule, costs=self.timeline.costs, sharded_stages=frozenset(sharded))
 
@@ -153,7 +152,6 @@ def subject_of(document: Any) -> Pipeline | Replicas:
 
 @subject_of.register
 def _(document: ScheduleResult) -> Pipeline:
-
     timeline = timeline_of(document)
     if timeline is None:
         raise InvalidInput.of("orders", f"there are none: the document is {document.status}")
@@ -171,7 +169,6 @@ def _(document: ScheduleResult) -> Pipeline:
 
 @subject_of.register
 def _(document: ModelPlanResult) -> Pipeline | Replicas:
-
     if document.on_pools:
         return _of_chains(document)
     if document.request.model.kind == "profile":
@@ -184,7 +181,6 @@ def _(document: ModelPlanResult) -> Pipeline | Replicas:
 
 @subject_of.register
 def _(document: ModelEstimateResult) -> Pipeline:
-
     if document.plan is not None:
         return _of_chains(document.plan)
     held = tuple(rank.total_bytes for rank in document.memory)
@@ -287,7 +283,6 @@ def _notes_of_measured(
 def _of_job(
     document: ModelPlanResult | ModelEstimateResult, job: Job, peak_bytes: tuple[float, ...]
 ) -> Pipeline:
-
     return Pipeline(
         timeline=timelines_of(document, job)[0],
         schedule=job.schedule,
@@ -618,7 +613,6 @@ def exported_checks(folder: Path, subject: Pipeline) -> Iterator[Check]:
 
 
 def _stages_check(folder: Path, subject: Pipeline) -> Check:
-
     path = folder / STAGES
     detail = "one rank, which needs no schedule; layers, replicas and microbatches of this plan"
     if not path.is_file():
@@ -657,7 +651,6 @@ def _stated(found: Any) -> tuple[int, int, int, tuple[int, ...]]:
 
 
 def _order_checks(folder: Path, subject: Pipeline) -> Iterator[Check]:
-
     expected = as_pytorch_runs(subject.timeline.schedule)
     for name in ("schedule.csv", "schedule_comms.csv"):
         path, detail = folder / name, "legal, and the orders of this plan"

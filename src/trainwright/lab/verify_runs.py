@@ -199,7 +199,6 @@ def pipeline_checks(
 
 
 def _check_times(subject: Pipeline) -> Check:
-
     timeline = subject.timeline
     faults = timeline_faults(timeline)
     claimed_s, found_s = subject.makespan_s, timeline.makespan_s
@@ -212,7 +211,6 @@ def _check_times(subject: Pipeline) -> Check:
 
 
 def _check_tokens(subject: Pipeline, lowered: LoweredSchedule) -> Check:
-
     if len(lowered.actions) > MOST_STEPS:
         return left_out(1, "replay", f"more than {MOST_STEPS:,} steps are not replayed")
     try:
@@ -328,7 +326,6 @@ def replica_checks(subject: Replicas) -> tuple[Check, ...]:
 def _replica_faults(
     subject: Replicas, end_s: tuple[float, ...], most: tuple[int, ...]
 ) -> Iterator[Fault]:
-
     m = subject.num_microbatches
     for at, (claimed, held) in enumerate(zip(subject.in_flight, most, strict=True)):
         if min(claimed, -(-m // subject.replicated[at].replicas)) != held:
@@ -480,7 +477,6 @@ def _small_schedule(
 
 
 def _folded_family(subject: Pipeline, ranks: int) -> Schedule:
-
     full = subject.timeline.schedule
     chunks = full.placement.num_stages // full.num_ranks
     shape = pipeline.PipelineShape(

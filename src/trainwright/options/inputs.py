@@ -148,7 +148,6 @@ def resolve_setting(stated: Setting | None, overrides: Mapping[str, float]) -> S
 
 
 def _make_setting(values: dict[str, Any]) -> Setting:
-
     with naming_options(_OF_SETTING):
         return Setting(**values)
 

@@ -745,7 +745,6 @@ def refuse_empty_space(question: ModelQuestion) -> None:
 
 
 def _nothing_left(question: ModelQuestion) -> Iterator[Fault]:
-
     allowed, workload, model = question.allowed, question.workload, question.model
     limit = question.num_devices
     if isinstance(model, MeasuredModel):

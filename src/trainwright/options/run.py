@@ -224,7 +224,6 @@ def _beyond_all(options: Options) -> Iterator[Fault]:
 
 
 def _degrees(options: Options, num_devices: int | None) -> Parallelism:
-
     given = fields_given("estimate", "parallelism", options)
     tensor = given.get("tensor", 1)
     group = tensor * given.get("pipeline", 1) * given.get("context", 1)
@@ -239,7 +238,6 @@ def _degrees(options: Options, num_devices: int | None) -> Parallelism:
 
 
 def _recompute(text: str) -> tuple[Any, int | None]:
-
     mode, colon, count = text.partition(":")
     if mode not in set(Recompute) or (colon and not count.isdecimal()):
         raise InvalidInput.of("recompute", one_of((*Recompute, "offload:N", "full:N"), text))
@@ -400,7 +398,6 @@ def tuning_asked(options: Options, model: TransformerConfig | None) -> Tuning:
 
 
 def _faults(options: Options) -> Iterator[Fault]:
-
     if options.get("lora_rank") is None:
         for name in ("lora_targets", "lora_dropout", "weight_bits"):
             if options.get(name) is not None:
@@ -412,7 +409,6 @@ def _faults(options: Options) -> Iterator[Fault]:
 
 
 def _low_rank(rank: int, options: Options, model: TransformerConfig | None) -> LowRank:
-
     targets = tuple(options.get("lora_targets") or ())
     if model is None:  # whose products only its trace shows
         targets = targets or (USUAL_TARGETS,)

@@ -263,7 +263,6 @@ def _costs_of(
     given: Mapping[str, Time],
     otherwise: ScheduleCase | None,
 ) -> ScheduleCase:
-
     read, unit = _read_times(given)
     _require_sizes(read)
     fields: dict[str, Any] = {_FIELD_OF[name]: (value,) for name, value in read.items()}
@@ -313,7 +312,6 @@ def _read_times(given: Mapping[str, Time]) -> tuple[dict[str, float], TimeUnit |
 
 
 def _require_sizes(amounts: Mapping[str, float]) -> None:
-
     problems = {name: too_large(value) for name, value in amounts.items()}
     faults = [Fault(name, problem) for name, problem in problems.items() if problem is not None]
     if faults:

@@ -95,7 +95,6 @@ def _link_faults(modes: Sequence[Recompute], families: Sequence[str] | None) -> 
 
 
 def _framework(name: str | None, faults: list[Fault]) -> str | None:
-
     if name is None or name == ANY_FRAMEWORK:
         return None
     try:
@@ -134,7 +133,6 @@ def _words(given: str | Iterable[str]) -> list[str]:
 
 
 def _zero_stages(given: Any) -> tuple[int, ...]:
-
     if given is None:
         return ZERO_STAGES
     stages = given.split(",") if isinstance(given, str) else given
@@ -165,7 +163,6 @@ def _mappings(given: Any, faults: list[Fault]) -> tuple[AxisOrder, ...]:
 
 
 def _modes(given: Any, excluded: frozenset[str], faults: list[Fault]) -> tuple[Recompute, ...]:
-
     modes: tuple[Recompute, ...] = USUAL_MODES
     if given is False:
         modes = (Recompute.NONE,)

@@ -165,7 +165,6 @@ def _(document: ModelExplanation, own: str) -> Command:
 
 @_of_fields.register
 def _(document: ModelSummary, own: str) -> Command:
-
     is_own = document.description is not None or document.name not in model_names()
     words = ["trainwright", "model", own if is_own else document.name]
     words += ["--sequence", str(document.sequence_length)]

@@ -158,7 +158,6 @@ def _step_parts(
     step: StepPrediction,
     settings: StepSettings,
 ) -> dict[str, Any]:
-
     priced = _priced(plan, profile, cluster, step)
     parts: dict[str, Any] = {"cluster": cluster, "priced": priced}
     if too_many := _undrawn(2 * len(plan.stages) * priced.num_microbatches):
@@ -179,7 +178,6 @@ def _undrawn(actions: int) -> dict[str, Any]:
 
 
 def _panel(name: str, plan: Plan, timeline: Timeline) -> GanttPanel:
-
     ranks, m = timeline.schedule.num_ranks, timeline.schedule.num_microbatches
     return GanttPanel(
         timeline=timeline,
@@ -190,7 +188,6 @@ def _panel(name: str, plan: Plan, timeline: Timeline) -> GanttPanel:
 
 
 def _priced(plan: Plan, profile: Profile, cluster: Cluster, step: StepPrediction) -> PricedStep:
-
     placement = Placement(plan=plan, pool=cluster.pool_of())
     owner = placement.rank_of_stage if placement.is_uniform else tuple(range(len(plan.stages)))
     stages = [
@@ -209,7 +206,6 @@ def _priced(plan: Plan, profile: Profile, cluster: Cluster, step: StepPrediction
 
 
 def _cluster(embedded: Embedded | None) -> Cluster | None:
-
     if embedded is None:
         return None
     return decode(Cluster, embedded.content, path="request.cluster.content")

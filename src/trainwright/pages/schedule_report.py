@@ -568,7 +568,6 @@ class ScheduleReport(Report[ScheduleResult]):
         return f"{self.document.family}: {_sizes(self.document)}"
 
     def _memory_unit(self) -> MemoryUnit:
-
         in_bytes = self.document.peak_memory_bytes is not None
         return MemoryUnit.BYTES if in_bytes else MemoryUnit.ACTIVATIONS
 

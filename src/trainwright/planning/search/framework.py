@@ -224,14 +224,6 @@ def frameworks_for(
     return tuple(able), reason
 
 
-def framework_for(
-    question: ModelQuestion, *, first: str | None = None
-) -> tuple[str | None, str | None]:
-    """The first of `frameworks_for`, None where nobody can, and why it is not the usual one."""
-    able, reason = frameworks_for(question, first=first)
-    return next(iter(able), None), in_words(able, reason)
-
-
 def in_words(able: Sequence[str], reason: str | None) -> str | None:
     """Who is planned for, where that is not the one wanted most."""
     if not able:
