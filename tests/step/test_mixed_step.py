@@ -1,5 +1,6 @@
 """A step on several kinds of devices: chains side by side, stages on different kinds."""
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -9,9 +10,11 @@ from trainwright.cluster import Cluster
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.formats import catalog
 from trainwright.plans import Plan, Stage
+from trainwright.plans.plan import Parallelism
 from trainwright.plans.prediction import MixedPrediction
 from trainwright.step.pools import MixedPlacement, chains_of, mixed_replicas, predict_mixed_step
 from trainwright.step.predict import predict_step
+from trainwright.step.stages import group_replicas
 
 CLUSTER = two_kinds()
 PROFILES = profiles_of(CLUSTER)
@@ -96,7 +99,7 @@ def test_replicas_of_one_pool_are_grouped_as_if_it_were_alone() -> None:
     plan = staged(PROFILES[0], [(group(H100, 4),)], zero=1)
     placement = MixedPlacement(plan=plan, cluster=CLUSTER)
     assert placement.members(0) == {H100: 4}
-    alone = mixed_replicas(CLUSTER.alone(H100), placement.degrees, {0: 4}, {0: 2})
+    alone = mixed_replicas(CLUSTER.alone(H100), placement.degrees, {0: 4}, {0: (0, 2)})
     assert placement.replicas(0) == alone
 
 
@@ -243,3 +246,29 @@ def test_replicas_that_cannot_wait_for_each_other_are_refused(
     degrees = replace(plan.parallelism, pipeline=max(1, stages // 2), virtual_stages=min(2, stages))
     with pytest.raises(UnsupportedFeature, match=named):
         predict_mixed_step(replace(plan, parallelism=degrees), PROFILES, CLUSTER)
+
+
+@pytest.mark.parametrize(
+    ("data", "pipeline", "least"),
+    [(3, 8, 1.0), (8, 3, 1.0), (12, 2, 0.9), (10, 2, 0.9), (6, 4, 0.9)],
+)
+def test_groups_cost_alike_on_one_pool_and_on_a_pool_for_each_of_its_nodes(
+    data: int, pipeline: int, least: float
+) -> None:
+    """But for what passes inside the larger pieces: pools count it, nodes of a pool do not."""
+    (pool,) = catalog.cluster("dgx-h100").with_nodes(3).pools
+    inner, outer = pool.levels
+    node = replace(pool, levels=(inner,))
+    pools = Cluster(name="nodes", pools=(node,) * 3, joint=replace(outer, size=3))
+    degrees = Parallelism(data=data, pipeline=pipeline, zero_stage=1)
+    one = group_replicas(pool, degrees)
+    several = []
+    for rank in range(pipeline):
+        devices = range(rank * data, (rank + 1) * data)
+        members = Counter(device // 8 for device in devices)
+        several.append(mixed_replicas(pools, degrees, members, dict.fromkeys(members, (0, 1))))
+    for lines in ("reduce", "gather"):
+        own_s, *found_s = (
+            min(slope for _, slope in getattr(each, lines)[0]) for each in (one, *several)
+        )
+        assert least * max(found_s) * (1 - 1e-9) <= own_s <= max(found_s) * (1 + 1e-9)

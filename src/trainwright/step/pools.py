@@ -7,7 +7,8 @@ plan on a single pool lies as `placement` says.
 
 The replicas of a rank sum their gradients. Where they lie in several pools, either in one ring over
 all, as slow as its slowest link, or pool by pool: all pools scatter side by side, the parts cross
-`joint` over as many devices as the smallest pool has there, and all gather.
+`joint`, and all gather. There, too, the smallest piece counts as what every pool has
+(`cluster.nested_hops`): its devices send and receive most of what crosses.
 
 ZeRO 2 and 3 exchange with every microbatch, so replicas run as many, in one order, and wait for
 each other: a layer takes as long as on the slowest pool that runs it.
@@ -190,20 +191,25 @@ class MixedPlacement:
 
     def replicas(self, rank: int) -> Replicas:
         """How the replicas of a rank spread over pools and networks."""
-        return mixed_replicas(self.cluster, self.degrees, self.members(rank), self._ranks_beside)
+        members = self.members(rank)
+        places = {pool: self._place(pool, rank) for pool in members}
+        return mixed_replicas(self.cluster, self.degrees, members, places)
+
+    def _place(self, pool: int, rank: int) -> tuple[int, int]:
+        """First device and number of the ranks side by side in a pool; of one if they differ."""
+        if pool in self._like_ranks:
+            return 0, self._like_ranks[pool]
+        chains = enumerate(self.chains)
+        return min(self._starts[n, rank] for n, own in chains if self.pool_of(own, rank) == pool), 1
 
     @cached_property
-    def _ranks_beside(self) -> dict[int, int]:
-        """Ranks by pool, if all have as many replicas there; any number of them where not."""
+    def _like_ranks(self) -> dict[int, int]:
+        """Ranks by pool, where all have as many replicas there."""
         counts: dict[int, list[int]] = {}
         for rank in range(self.degrees.pipeline):
             for pool, count in self.members(rank).items():
                 counts.setdefault(pool, []).append(count)
-        pools = self.cluster.pools
-        return {
-            pool: len(own) if len(set(own)) == 1 else pools[pool].num_devices
-            for pool, own in counts.items()
-        }
+        return {pool: len(own) for pool, own in counts.items() if len(set(own)) == 1}
 
     @cached_property
     def _starts(self) -> dict[tuple[int, int], int]:
@@ -312,17 +318,22 @@ def processes_per_node(spans: Iterable[int], most: int) -> int:
 
 
 def mixed_replicas(
-    cluster: Cluster, degrees: Parallelism, members: Mapping[int, int], ranks: Mapping[int, int]
+    cluster: Cluster,
+    degrees: Parallelism,
+    members: Mapping[int, int],
+    places: Mapping[int, tuple[int, int]],
 ) -> Replicas:
     """The groups of a pipeline rank with so many replicas in each pool.
 
-    There, so many `ranks` lie side by side, each with as many replicas.
+    `places` say on which device of a pool the first of how many ranks begins that lie side by side
+    there, each with as many replicas.
     """
     data = sum(members.values())
     if len(members) == 1:
         (pool,) = members
-        own = replace(degrees, data=data, pipeline=ranks[pool])
-        return group_replicas(cluster.pools[pool], own, start=0)
+        start, ranks = places[pool]
+        own = replace(degrees, data=data, pipeline=ranks)
+        return group_replicas(cluster.pools[pool], own, start)
     t, c, stride = degrees.tensor, degrees.context, degrees.expert * degrees.expert_shards
     dense, expert = (
         [
@@ -330,7 +341,8 @@ def mixed_replicas(
                 cluster.pools[pool].levels,
                 ranks=max(1, t * c * count // step),
                 stride=step,
-                tiles=ranks[pool],
+                tiles=places[pool][1],
+                start=places[pool][0],
             )
             for pool, count in members.items()
         ]
@@ -364,8 +376,8 @@ def at_any_depth(
             if unit % span and span % unit:
                 offsets = unit // math.gcd(span, unit)  # of the ranks' first devices
                 most = max(most, min(offsets, own.num_devices // span))
-    ranks = (dict.fromkeys(members, depth) for depth in range(1, most + 1))
-    return list(dict.fromkeys(mixed_replicas(cluster, degrees, members, own) for own in ranks))
+    places = (dict.fromkeys(members, (0, depth)) for depth in range(1, most + 1))
+    return list(dict.fromkeys(mixed_replicas(cluster, degrees, members, own) for own in places))
 
 
 def cheapest(groups: list[Replicas]) -> Replicas:
@@ -398,22 +410,35 @@ def lines_across(cluster: Cluster, ranks: Mapping[int, int], strides: Mapping[in
 
 def _reduce_lines(pools: list[tuple[Hop, ...]], joint: NetworkLevel) -> Lines:
     """Start and seconds per byte of each way to all-reduce over pools."""
-    across = all_reduce_lines((Hop(level=joint, ranks=len(pools)),))
-    least = min(map(_size, pools))
+    least, across = _across(pools, joint)
     return (
         *all_reduce_lines((_ring(pools, joint),)),
-        *((2 * s + a, 2 * x + b / least) for s, x in _inside(pools) for a, b in across),
+        *(
+            (2 * s + a, 2 * x + b / least)
+            for s, x in _inside(pools)
+            for a, b in all_reduce_lines((across,))
+        ),
     )
 
 
 def _gather_lines(pools: list[tuple[Hop, ...]], joint: NetworkLevel) -> Lines:
     """Start and seconds per byte of each way to gather over pools, or to scatter."""
-    across = all_gather_lines((Hop(level=joint, ranks=len(pools)),))
-    least = min(map(_size, pools))
+    least, across = _across(pools, joint)
     return (
         *all_gather_lines((_ring(pools, joint),)),
-        *((s + a, x + b / least) for s, x in _inside(pools) for a, b in across),
+        *(
+            (s + a, x + b / least)
+            for s, x in _inside(pools)
+            for a, b in all_gather_lines((across,))
+        ),
     )
+
+
+def _across(pools: list[tuple[Hop, ...]], joint: NetworkLevel) -> tuple[int, Hop]:
+    """Members in the smallest pool, and how parts meet if every pool had as few."""
+    sizes = [_size(hops) for hops in pools]
+    least = min(sizes)
+    return least, Hop(level=joint, ranks=math.ceil(sum(sizes) / least))
 
 
 def _ring(pools: list[tuple[Hop, ...]], joint: NetworkLevel) -> Hop:

@@ -284,7 +284,8 @@ class MixedShelf:
         """The groups of `ranks` of the candidate with so many replicas each, by pool."""
         key = (at.point, at.zero_stage, *members.items(), *ranks.items())
         if key not in self.groups:
-            self.groups[key] = mixed_replicas(self.cluster, at.degrees, members, ranks)
+            places = {pool: (0, depth) for pool, depth in ranks.items()}
+            self.groups[key] = mixed_replicas(self.cluster, at.degrees, members, places)
         return self.groups[key]
 
     def profile(self, pool: int, point: Point) -> Profile:
