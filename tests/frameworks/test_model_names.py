@@ -2,7 +2,8 @@
 
 import pytest
 
-from trainwright.frameworks.jobs.settings import catalog_name, vocabulary_of
+from trainwright.frameworks.jobs.megatron_model import vocabulary_of
+from trainwright.frameworks.jobs.settings import catalog_name
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from trainwright.errors import InvalidInput, one_of
 from trainwright.formats.atomic_file import read_bytes
-from trainwright.frameworks.jobs import settings
+from trainwright.frameworks.jobs import megatron_model, settings
 from trainwright.frameworks.jobs.bridge import adapters_of, run_of, unsaid_of
 from trainwright.frameworks.jobs.deepspeed import odd_optimizer, optimizer_of, sharding_of
 from trainwright.frameworks.jobs.megatron import layers_named, read_arguments, settings_of
@@ -83,7 +83,7 @@ def read_neox(text: str, beside: settings.Beside = settings.NOTHING) -> settings
     notes = list[str]()
     if vocabulary is None:
         kind, file = found.text("tokenizer_type"), found.text("vocab_file")
-        vocabulary = settings.vocabulary_of(kind or "GPT2BPETokenizer", file)
+        vocabulary = megatron_model.vocabulary_of(kind or "GPT2BPETokenizer", file)
         if vocabulary is not None:
             shown = kind or "GPT2BPETokenizer"
             notes.append(

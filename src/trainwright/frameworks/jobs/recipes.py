@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from trainwright.errors import InvalidInput
-from trainwright.frameworks.jobs import script, settings
+from trainwright.frameworks.jobs import megatron_model, script, settings
 from trainwright.frameworks.jobs.bridge import run_of
 from trainwright.frameworks.jobs.deepspeed import odd_optimizer, optimizer_of
 from trainwright.model import TransformerConfig
@@ -544,7 +544,7 @@ def _levanter_model(
     sizes = {**usual, **{key: value for key, value in own.items() if value is not None}}
     data = found.value("data")  # or the name of another file
     tokenizer = found.table("data").text("tokenizer") if isinstance(data, dict) else None
-    vocabulary = beside.vocabulary or settings.vocabulary_of(
+    vocabulary = beside.vocabulary or megatron_model.vocabulary_of(
         None, tokenizer or found.text("tokenizer")
     )
     if vocabulary is None:

@@ -718,56 +718,6 @@ def _squeezed(word: str) -> str:
     return re.sub(r"^([a-z]+|gpt-oss)-(?=\d(?:\.\d+)?(?:-|$))", r"\1", word)
 
 
-# Sizes of vocabularies
-# ---------------------
-# What `len(tokenizer)` is, which a trainer pads further. From the files of the tokenizers.
-
-_KINDS: Final = {
-    "gpt2bpetokenizer": 50_257,
-    "bertwordpiecelowercase": 30_522,
-    "bertwordpiececase": 28_996,
-    "llama2tokenizer": 32_000,
-    "llama3tokenizer": 128_256,
-}
-_TOKENIZERS: Final = (
-    (r"gpt2(?:-.*)?", 50_257),
-    (r".*gpt-neox-20b.*|pythia-.*|20b_tokenizer.*", 50_277),
-    (r"(?:meta-)?llama-?2.*|.*llama-7b.*|tinyllama.*", 32_000),
-    (r"(?:meta-)?llama-?3.*", 128_256),
-    (r"mixtral-.*|mistral-7b(?:-instruct)?(?:-v0\.[12])?", 32_000),
-    (r"mistral-7b(?:-instruct)?-v0\.3", 32_768),
-    (r"qwen2\.5-.*", 151_665),
-    (r"qwen3-.*", 151_669),
-    (r"deepseek-(?:v3|r1).*", 128_815),
-    (r"bloom.*|bigscience/tokenizer", 250_680),
-    (r"byte-level-bpe-tokenizer-no-norm-250k.*", 250_680),
-    (r"falcon-.*", 65_024),
-    (r"t5-.*", 32_100),
-    (r"bert-.*-uncased", 30_522),
-    (r"bert-.*-cased", 28_996),
-)
-
-
-def vocabulary_of(kind: str | None, name: str | None) -> int | None:
-    """The size of a tokenizer's vocabulary: by the hub's name, else by its kind.
-
-    None where neither is known: it has to be given. A kind that reads any file of pieces stands for
-    none whose file is called otherwise.
-    """
-    if name is not None:
-        whole = name.rstrip("/").lower()
-        last = whole.rpartition("/")[2]
-        for pattern, size in _TOKENIZERS:
-            if any(re.fullmatch(pattern, word) for word in (whole, last)):
-                return size
-        if last.endswith(".model") and not _OF_LLAMA.search(last):
-            return None
-    return _KINDS.get((kind or "").lower())
-
-
-_OF_LLAMA: Final = re.compile(r"^tokenizer\.model$|llama|mistral")
-
-
 # A run as the configuration of a framework states it: what is not stated is absent
 # ---------------------------------------------------------------------------------
 
