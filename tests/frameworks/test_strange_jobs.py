@@ -959,6 +959,26 @@ def test_degrees_need_more_devices_than_the_one_of_a_program_without_a_launcher(
     assert "no launcher is in the file" in said(many)
 
 
+def test_a_program_that_shards_is_started_on_several_devices_elsewhere() -> None:
+    words = (
+        "run_clm.py --model_name_or_path meta-llama/Llama-3.2-1B --per_device_train_batch_size 2 "
+        "--block_size 2048 --bf16 --output_dir out"
+    )
+    sharded, alone, off, started = (
+        read(None, f"#!/bin/bash\n{line}\n")
+        for line in (
+            f'python {words} --fsdp "full_shard auto_wrap"',
+            f"python {words}",
+            f'python {words} --fsdp ""',
+            f'torchrun --nproc_per_node 4 {words} --fsdp "full_shard auto_wrap"',
+        )
+    )
+    assert (sharded.num_devices, sharded.zero) == (None, 3)
+    assert [each.num_devices for each in (alone, off, started)] == [1, 1, 4]
+    found = ["no launcher is in the file" in said(one) for one in (sharded, alone, off, started)]
+    assert found == [True, False, False, False]
+
+
 def test_an_optimizer_that_nobody_knows_is_named() -> None:
     words = WORDS.format(more="--global-batch-size 64 --optimizer {}")
     for name, known in (("ademamix", False), ("adam", True), ("dist_muon", True), ("lion", True)):

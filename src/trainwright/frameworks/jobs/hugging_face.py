@@ -149,6 +149,8 @@ def read_trl(text: str, beside: Beside = NOTHING) -> StatedRun:
     notes = list(launch.notes)
     flags = _with_fsdp(_with_file(flags, launch, beside, notes), launch, beside, notes)
     given, sharding, devices = flags.get("deepspeed"), None, launch.devices
+    if launch.starts_alone and str(flags.get("fsdp") or "").lower() not in ("", "false"):
+        devices = script.STARTED_ELSEWHERE
     own = given is True  # a switch: the program makes DeepSpeed's settings, or is told their file
     if own and isinstance(named := flags.pop("deepspeed_config", None), str):
         given, own = named, False

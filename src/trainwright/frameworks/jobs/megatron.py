@@ -208,7 +208,7 @@ def read_megatron(text: str, beside: Beside = NOTHING) -> StatedRun:
         sharding = _given_sharding(str(config), script.text_beside(str(config), launch, beside))
     devices, degrees = launch.devices, _degrees(found)
     if launch.starts_alone and degrees["tp"] * degrees["pp"] * degrees["cp"] > 1:
-        devices = script.Devices(notes=(_STARTED_ELSEWHERE,))
+        devices = script.STARTED_ELSEWHERE
     rolled = {} if found.is_absent("rollout_batch_size") else _of_rollouts(flags)
     if rolled:
         devices = _of_actor(found) or devices
@@ -225,12 +225,6 @@ def read_megatron(text: str, beside: Beside = NOTHING) -> StatedRun:
         known = f"{launch.program} is not known to be a program of Megatron"
         notes = (f"{known}: its arguments are read as Megatron's", *notes)
     return replace(run, notes=(*notes, *run.notes))
-
-
-_STARTED_ELSEWHERE: Final = (
-    "no launcher is in the file, which needs several devices: they are those of --nodes, or of one "
-    "node"
-)
 
 
 # Reinforcement (slime): what its trainer sets itself, and lengths in the words of its rollouts.

@@ -53,6 +53,15 @@ class Devices:
         return cls(total=(1 if nodes is None else nodes) * each, per_node=each)
 
 
+# Of a file that starts one process where what it asks for needs several.
+STARTED_ELSEWHERE: Final = Devices(
+    notes=(
+        "no launcher is in the file, which needs several devices: they are those of --nodes, or of "
+        "one node",
+    )
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
     """The trainer of a script: its program (without folders), its arguments, where it runs.
