@@ -474,7 +474,7 @@ def feasible_stop(values: Iterable[float]) -> int:
             continue
         counted += 1
         last = [*last, value][-WINDOW:]
-        if counted >= WINDOW and all((b <= a for a, b in pairwise(last))):
+        if counted >= WINDOW and all(b <= a for a, b in pairwise(last)):
             break
     return visited
 
